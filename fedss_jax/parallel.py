@@ -1,0 +1,37 @@
+"""The device mesh, and putting host arrays on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+CLIENTS = "clients"  # the mesh's one axis: each device computes its share of a cohort
+REPLICATED = PartitionSpec()
+BY_CLIENT = PartitionSpec(CLIENTS)
+
+
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    devices = jax.devices() if devices is None else devices
+    return Mesh(np.asarray(devices), (CLIENTS,), axis_types=(AxisType.Auto,))
+
+
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    return jax.device_put(tree, NamedSharding(mesh, REPLICATED))
+
+
+def varying(tree: Any) -> Any:
+    """Marks replicated arrays as each device's own, inside shard_map.
+
+    Without it, `jax.grad` with respect to a replicated array sums over all devices: local SGD would then be right
+    on one device and silently wrong on several.
+    """
+    return jax.tree.map(lambda a: jax.lax.pcast(a, CLIENTS, to="varying"), tree)
+
+
+def padded(size: int, mesh: Mesh) -> int:
+    """The next multiple of the number of devices."""
+    return -(-size // mesh.size) * mesh.size

@@ -1,0 +1,100 @@
+"""The few values that flow between modules.
+
+Letters in shapes, here and everywhere: n classes, d embedding size, K clients of a cohort, E examples a client
+(padded), P positives a client (padded), S classes a client requests (padded), B examples a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Params = Any  # a tree of arrays, as Flax gives it
+
+
+Augment = Callable[[jax.Array, jax.Array], jax.Array]  # key, image [H, W, C] in [-1, 1] -> the same
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend. The message is one line: value, limit, remedy."""
+
+
+class Theta(NamedTuple):
+    """The paper's theta = (phi, W): a whole model, a client's sub-model, or a change of either."""
+
+    encoder: Params
+    class_matrix: jax.Array  # [n, d]: one row a class (the paper's columns); [S, d] at a client
+
+
+class Model(NamedTuple):
+    """An image encoder. `embed` returns unit vectors [B, d] in float32, whatever it computes in."""
+
+    init: Callable[[jax.Array], Params]  # key -> phi
+    embed: Callable[[Params, jax.Array], jax.Array]  # phi, images [B, H, W, C] -> [B, d]
+
+
+class Clients(NamedTuple):
+    """Who holds what, as padded arrays. The whole population, a cohort, or (unbatched) one client.
+
+    Padding: `examples` past num_examples are 0; `positives` past num_positives are n, so that the array stays
+    sorted.
+    """
+
+    client_id: jax.Array  # [K]; -1 for a client that only fills up a device
+    num_examples: jax.Array  # [K]
+    examples: jax.Array  # [K, E] rows of the store
+    positives: jax.Array  # [K, P] the client's own classes, ascending
+    num_positives: jax.Array  # [K]
+
+
+class Store(NamedTuple):
+    """The training examples, where the round program can reach them."""
+
+    images: jax.Array  # [N, H, W, C] uint8
+    labels: jax.Array  # [N] int32
+
+
+class Request(NamedTuple):
+    """The classes S_k that a client asks the server for."""
+
+    classes: jax.Array  # [S]
+    valid: jax.Array  # [S] bool; False for padding
+    positive: jax.Array  # [S] bool; the client's own classes
+    log_inclusion: jax.Array  # [S] log probability that the class was drawn; 0 where it is certain
+    targets: jax.Array  # [E] where each of the client's examples finds its class in `classes`
+
+
+class ServerState(NamedTuple):
+    round: jax.Array  # [] int32, rounds done
+    theta: Theta
+    opt_state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    images: np.ndarray  # [N, H, W, C] uint8
+    labels: np.ndarray  # [N] int32
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Labelled images and who holds what.
+
+    `task` says how `test` is scored: "retrieval" (its classes are its own, never seen in training) or
+    "classification" (its classes are the training classes).
+    """
+
+    name: str
+    task: str
+    num_classes: int  # n: training labels are 0 .. n-1
+    train: Examples
+    clients: Sequence[np.ndarray]  # for each client, the rows of `train` that it holds
+    test: Examples
+    augment: Augment
