@@ -1,0 +1,1 @@
+"""Scores of an encoder: top-1 over all classes, exact retrieval."""
