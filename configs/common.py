@@ -1,0 +1,92 @@
+"""What every config has, with the paper's values where the paper gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from fedss_jax.types import UserError
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.seed = 0
+    config.method = "fedss"  # fedss, negonly, posonly, fedaws, fullsoftmax or centralized
+    config.rounds = 2000
+    config.clients_per_round = 32  # K
+    config.num_negatives = 20  # m: how many classes besides its own a client asks for
+    config.correct_logits = True  # subtract log(m / (n - |P_k|)) from the negatives' logits
+    config.extra_negatives = False  # negonly draws |P_k| - 1 more: as many competitors as in fedss
+
+    config.client = ConfigDict()
+    config.client.learning_rate = placeholder(float)  # unset: the method's entry in tuned_learning_rates
+    config.client.batch_size = 32
+    config.client.epochs = 1
+    config.tuned_learning_rates = ConfigDict()
+
+    config.server = ConfigDict()
+    config.server.optimizer = "sgd"  # any optimizer of optax by name: adam is FedAdam, yogi FedYogi
+    config.server.learning_rate = 1.0
+    config.server.options = "momentum=0.9"  # its other arguments: "b1=0.9,b2=0.99,eps=1e-3"
+    config.server.row_weighting = "cohort"  # a row's update is averaged over the cohort, or its "holders"
+
+    config.fedaws = ConfigDict()
+    config.fedaws.margin = 0.5  # class vectors closer than this cosine distance are pushed apart
+    config.fedaws.weight = 1.0  # the step's size, times the server's learning rate
+    config.fedaws.neighbours = 0  # only so many nearest classes of each class; 0 for all
+    config.fedaws.touched_only = False  # only classes that the round's clients hold
+
+    config.centralized = ConfigDict()
+    config.centralized.updates_per_round = 0  # 0: as many as all clients of a round make together
+
+    config.model = ConfigDict()
+    config.model.name = "small"
+    config.model.dim = 64  # d
+    config.model.dtype = "float32"  # what it computes in: float32 or bfloat16
+    config.model.logit_scale = 20.0
+    config.model.class_norm = 1.0  # length of W's rows at the start
+    config.model.options = ConfigDict()  # the encoder's own arguments
+
+    config.data = ConfigDict()
+
+    config.eval = ConfigDict()
+    config.eval.every = 100  # rounds
+    config.eval.split = "test"  # or "validation", to tune on
+    config.eval.batch_size = 1024
+    config.eval.max_train_examples = 5000  # of them, for the training accuracy
+    return config
+
+
+def parse_variant(text: str, **variants: Any) -> dict[str, Any]:
+    """The part of --config=FILE:TEXT after the colon, such as "classification,smoke,classes=3000".
+
+    variants: name -> default. A tuple of strings is a choice, its first entry the default: one of its words chooses.
+    A bool is set by its bare name. Anything else is given as name=value, in the type of its default. What is left
+    over is an error.
+    """
+    values = {name: v[0] if isinstance(v, tuple) else v for name, v in variants.items()}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = word.partition("=")
+        choices = [key for key, v in variants.items() if isinstance(v, tuple) and word in v]
+        if choices:
+            values[choices[0]] = word
+        elif not equals and isinstance(variants.get(name), bool):
+            values[name] = True
+        elif equals and name in variants and not isinstance(variants[name], (bool, tuple)):
+            try:
+                values[name] = type(variants[name])(value)
+            except ValueError:
+                kind = type(variants[name]).__name__
+                raise UserError(f"config variant {word!r}: {value!r} is no {kind}") from None
+        else:
+            raise UserError(f"config variant {word!r} does not exist; choose from {_known(variants)}")
+    return values
+
+
+def _known(variants: dict[str, Any]) -> str:
+    words: list[str] = []
+    for name, default in variants.items():
+        words += default if isinstance(default, tuple) else [name if default is False else f"{name}=..."]
+    return ", ".join(words)

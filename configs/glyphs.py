@@ -1,0 +1,66 @@
+"""FedSS on the embedded glyphs: characters are classes, font faces are their pictures. No download.
+
+    python launch.py --config=configs/glyphs.py                 retrieval of characters never seen in training
+    python launch.py --config=configs/glyphs.py:classification  known characters in font faces never seen
+    python launch.py --config=configs/glyphs.py:block           clients are Unicode blocks, of all sizes
+    python launch.py --config=configs/glyphs.py:script          clients are scripts
+    python launch.py --config=configs/glyphs.py:smoke           a few rounds, in seconds
+
+Variants combine with commas: configs/glyphs.py:classification,block,smoke.
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    chosen = common.parse_variant(
+        variant,
+        task=("retrieval", "classification"),
+        partition=("equal", "block", "script"),
+        smoke=False,
+    )
+    config = common.get_config()
+    config.rounds = 300
+    config.clients_per_round = 32
+    config.num_negatives = 20
+    config.eval.every = 25
+
+    config.tuned_learning_rates = ConfigDict(
+        dict(fedss=0.05, negonly=0.05, posonly=0.05, fedaws=0.05, fullsoftmax=0.05, centralized=0.05)
+    )
+    config.fedaws.weight = 1.0
+    config.model.name = "small"
+    config.model.class_norm = 0.35
+    config.model.options = ConfigDict(dict(width=32, groups=4))
+
+    data = config.data
+    data.name = "glyphs"
+    data.task = chosen["task"]
+    data.partition = chosen["partition"]
+    data.classes_per_client = 20
+    data.train_classes = 2000  # retrieval: these, 500 to tune on, and the rest to test on
+    data.validation_classes = 500
+    data.images_per_class = 5  # as in Stanford Online Products
+    data.test_faces = ("DejaVuSans-Oblique", "DejaVuSerif-BoldItalic", "STIXGeneralBol")
+    data.validation_faces = ("DejaVuSansMono-BoldOblique", "STIXGeneralItalic")
+    data.font_dirs = ()  # folders with more fonts (.ttf, .otf, .ttc): more characters, more classes
+    data.shift, data.scale, data.slant, data.noise = 2.0, 0.1, 0.1, 0.1  # augmentation
+    data.seed = 0  # of the split and of who holds what
+
+    if data.partition != "equal":  # there are only 16 scripts and 58 blocks
+        config.clients_per_round = 8
+        data.images_per_class = 0
+    if data.task == "classification":
+        data.images_per_class = 0
+    if chosen["smoke"]:
+        config.rounds = 4
+        config.clients_per_round = 8
+        config.eval.every = 2
+        config.eval.max_train_examples = 500
+        data.train_classes = 200
+        data.validation_classes = 3700
+    return config

@@ -1,0 +1,93 @@
+"""Every check of a config, in one place. A message names the value, the limit and the remedy.
+
+`resolve` looks at the config alone, `check_population` at the config and the data together.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from fedss_jax.methods import METHODS, Method
+from fedss_jax.server import ROW_WEIGHTINGS
+from fedss_jax.types import Clients, UserError
+
+AT_LEAST: dict[str, float] = {
+    "rounds": 1,
+    "clients_per_round": 1,
+    "num_negatives": 0,
+    "seed": 0,
+    "eval.every": 1,
+    "eval.batch_size": 1,
+    "eval.max_train_examples": 1,
+    "client.batch_size": 1,
+    "client.epochs": 1,
+    "model.dim": 1,
+    "fedaws.weight": 0,
+    "fedaws.neighbours": 0,
+    "centralized.updates_per_round": 0,
+}
+ABOVE_ZERO = ("client.learning_rate", "server.learning_rate", "model.logit_scale", "model.class_norm")
+ONE_OF = {"method": tuple(METHODS), "server.row_weighting": ROW_WEIGHTINGS}
+
+
+def look_up(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config[name]
+    return config
+
+
+def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """A checked copy, with the client learning rate that its method was tuned to where none is set."""
+    config = config.copy_and_resolve_references()
+    for path, known in ONE_OF.items():
+        if (value := look_up(config, path)) not in known:
+            raise UserError(f"{path} is {value!r}, which does not exist; choose one of {', '.join(known)}")
+    if config.client.learning_rate is None:
+        tuned = config.get("tuned_learning_rates", {}).get(config.method)
+        if tuned is None:
+            raise UserError(f"client.learning_rate is not set, and no rate was tuned for {config.method}; set it")
+        config.client.learning_rate = tuned
+    for path, least in AT_LEAST.items():
+        if (value := look_up(config, path)) < least:
+            raise UserError(f"{path} is {value}; it must be at least {least}")
+    for path in ABOVE_ZERO:
+        if not (value := look_up(config, path)) > 0:
+            raise UserError(f"{path} is {value}; it must be above 0")
+    if config.method == "negonly" and config.num_negatives == 0:
+        raise UserError("num_negatives is 0, but negonly has no other classes to tell apart; set at least 1")
+    return config
+
+
+def check_population(config: ml_collections.ConfigDict, method: Method, clients: Clients, n: int) -> None:
+    """Whether the data can carry the config: enough clients, enough classes to draw negatives from."""
+    population = len(clients.client_id)
+    if config.clients_per_round > population:
+        raise UserError(
+            f"clients_per_round is {config.clients_per_round}, but the data has {population} clients; lower it"
+        )
+    positives = np.asarray(clients.num_positives)
+    drawn = np.asarray(method.num_negatives(positives))
+    client = int(np.argmax(drawn - (n - positives)))
+    if drawn[client] > n - positives[client]:
+        raise UserError(
+            f"client {client} would draw {drawn[client]} negatives, but of {n} classes {positives[client]} are its own"
+            f" and {n - positives[client]} remain; lower num_negatives"
+        )
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """'b1=0.9,nesterov=True' -> {'b1': 0.9, 'nesterov': True}."""
+    options = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UserError(f"cannot read {part!r}: write options as name=value,name=value")
+        try:
+            options[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            options[name.strip()] = value.strip()
+    return options

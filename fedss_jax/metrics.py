@@ -1,0 +1,118 @@
+"""How numbers are written: a run's folder (config.json, metrics.jsonl, summary.json) and the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fedss_jax.types import UserError
+
+SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the progress bar
+
+
+class Workdir:
+    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then."""
+
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
+        self.path = Path(path)
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+        self._refuse_another_run(json.loads(text))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._replace("config.json", text)
+            self._metrics = (self.path / "metrics.jsonl").open("w")
+        except OSError as error:
+            raise UserError(
+                f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
+            ) from None
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    def _refuse_another_run(self, config: Mapping[str, Any]) -> None:
+        try:
+            other = json.loads((self.path / "config.json").read_text())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"workdir {self.path} has a config.json that cannot be read ({error}); choose another with --workdir"
+            ) from None
+        changed = [f"{key} ({_short(old)} there, {_short(new)} here)" for key, old, new in _differences(other, config)]
+        if changed:
+            raise UserError(
+                f"workdir {self.path} holds a run of another config: {', '.join(changed)};"
+                " choose another with --workdir"
+            )
+
+    def _replace(self, name: str, text: str) -> None:
+        """Writes a whole file or nothing."""
+        temporary = self.path / f".{name}.tmp"
+        temporary.write_text(text)
+        temporary.replace(self.path / name)
+
+    def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        self._metrics.write(json.dumps({"round": round, **scalars}) + "\n")
+        self._metrics.flush()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._metrics.close()
+        self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        path: leaf
+        for key, value in tree.items()
+        for path, leaf in _flat(value, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    old, new = _flat(old), _flat(new)
+    keys = sorted(old.keys() | new.keys())
+    return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+class Progress:
+    """A live bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, rounds: int, line_every: int):
+        self._rounds = rounds
+        self._line_every = line_every
+        self._shown: dict[str, str] = {}
+        self._bar = None
+        if sys.stdout.isatty():
+            self._bar = tqdm(total=rounds, unit="round", file=sys.stdout, dynamic_ncols=True)
+
+    def update(self, round: int, scalars: Mapping[str, float]) -> None:
+        if "train/loss" in scalars:
+            self._shown["loss"] = f"{scalars['train/loss']:.3f}"
+        for key, name in SHOWN.items():
+            if key in scalars:
+                self._shown[name] = f"{scalars[key]:.4f}"
+        if self._bar is not None:
+            self._bar.set_postfix(self._shown, refresh=False)
+            self._bar.update(round - self._bar.n)
+        elif round % self._line_every == 0 or round == self._rounds:
+            shown = "  ".join(f"{name} {value}" for name, value in self._shown.items())
+            print(f"round {round:>{len(str(self._rounds))}}/{self._rounds}  {shown}", flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def say(line: str = "") -> None:
+    print(line, flush=True)

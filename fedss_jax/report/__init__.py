@@ -1,0 +1,1 @@
+"""Figures of a run, from what it wrote. No JAX here."""

@@ -1,0 +1,45 @@
+"""A run in a few lines of text: the last thing that it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = {
+    "eval/map10": "MAP@10",
+    "eval/map_r": "MAP@R",
+    "eval/recall1": "Recall@1",
+    "eval/recall10": "Recall@10",
+    "eval/recall100": "Recall@100",
+    "eval/top1": "test top-1",
+    "train/top1": "train top-1",
+}
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Scores at the start and at the end."""
+    start, final = summary["start"], summary["final"]
+    lines = [f"{'':12} {'start':>8} {'end':>8}"]
+    for key, name in NAMES.items():
+        if key in final:
+            lines.append(f"{name:12} {start[key]:8.4f} {final[key]:8.4f}")
+    if "eval/map10_ceiling" in final:
+        lines[1] += f"   (no model can pass {final['eval/map10_ceiling']:.4f}: classes have few pictures)"
+    return "\n".join(lines)
+
+
+def costs(summary: Mapping[str, Any], dim: int) -> str:
+    """What a client sends and receives, against the whole model; and the time."""
+    final = summary["final"]
+    lines = []
+    if "comm/bytes_down" in final:
+        whole = 4 * (summary["encoder_parameters"] + summary["num_classes"] * dim)
+        lines.append(
+            f"a client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} classes a round:"
+            f" {final['comm/bytes_down'] / 1e6:.2f} MB, and sent as much back (the whole model: {whole / 1e6:.2f} MB)"
+        )
+    lines.append(
+        f"{summary['rounds_per_second']:.2f} rounds/s; {summary['seconds']:.0f} s in all,"
+        f" {summary['seconds_training']:.0f} s training, {summary['seconds_compiling']:.0f} s compiling"
+    )
+    return "\n".join(lines)

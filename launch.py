@@ -1,0 +1,48 @@
+"""Run a config: python launch.py --config=configs/glyphs.py [--workdir=DIR] [--config.method=negonly ...]"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from fedss_jax.types import UserError
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
+
+
+def main(argv: list[str]) -> None:
+    config = CONFIG.value
+    if not isinstance(config, ConfigDict):
+        raise UserError("no config file of that name; give one such as --config=configs/glyphs.py")
+    from fedss_jax import train  # here, so that a mistyped flag is told before JAX starts
+
+    name = f"{config.data.name}-{config.method}"
+    train.train(config, WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{name}"))
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Flags as absl reads them, with every mistake told in one line."""
+    try:
+        rest = flags.FLAGS(argv)
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"the config has no key {str(error).strip(chr(34))}; its file lists the keys") from None
+    except flags.Error as error:
+        # absl puts a whole traceback in here if the config file fails; its last line says why.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UserError(lines[-1].removeprefix("fedss_jax.types.UserError: ")) from None
+    if len(rest) > 1:
+        raise UserError(f"cannot make sense of {' '.join(rest[1:])}; options are written --name=value")
+    return rest
+
+
+if __name__ == "__main__":
+    try:
+        app.run(main, flags_parser=parse_flags)
+    except UserError as error:
+        sys.exit(f"error: {error}")
