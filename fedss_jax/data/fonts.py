@@ -8,6 +8,7 @@ folders with font files may add more. All is drawn once and then read from a cac
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import logging
 import os
@@ -55,8 +56,7 @@ ALLOWED = {
     **dict.fromkeys(("cmsy10", "cmex10", "LastResort"), ""),
 }
 
-# A picture that a face draws for more code points than this is a placeholder. (Real look-alikes
-# in matplotlib's faces: at most 7, I Ι І Ӏ Ⅰ ⵏ ꓲ.)
+# A picture that a face draws for more code points is a placeholder. (Real look-alikes: at most 7, I Ι І Ӏ Ⅰ ⵏ ꓲ.)
 MAX_ALIKE = 20
 
 
@@ -93,15 +93,15 @@ def load_glyphs(
     """The glyphs of matplotlib's fonts and of all fonts below `font_dirs`.
 
     Classes with fewer than `min_images` images are left out. The result is kept in `cache_dir`
-    (else $FEDSS_CACHE, else $XDG_CACHE_HOME/fedss_jax, else ~/.cache/fedss_jax), under a name that
-    changes with the fonts, the parameters and the libraries that draw.
+    (else $FEDSS_CACHE, else $XDG_CACHE_HOME/fedss_jax, else ~/.cache/fedss_jax), under a name that changes with the
+    fonts, the parameters and the libraries that draw.
     """
     if size < 8 or min_images < 1:
         raise ValueError(f"need size >= 8 and min_images >= 1, not {size} and {min_images}")
     fonts = find_fonts(font_dirs)
     libraries = (*map(features.version, ("pil", "freetype2")), unicodedata.unidata_version)
-    names = [(digest, path.name) for digest, path in fonts.items()]
-    key = hashlib.sha256(repr((FORMAT, size, min_images, libraries, names)).encode()).hexdigest()
+    parts = (FORMAT, size, min_images, libraries, [(digest, path.name) for digest, path in fonts.items()])
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = cache_dir or os.environ.get("FEDSS_CACHE") or Path(home, "fedss_jax")
     cache = Path(folder, f"glyphs-{key[:16]}.npz")
@@ -149,16 +149,16 @@ def _open(path: Path) -> list[Face]:
         return []
     try:
         faces, many = [], path.suffix.lower() == ".ttc"
-        fonts = TTCollection(path, lazy=True).fonts if many else [TTFont(path, lazy=True)]
+        file = io.BytesIO(path.read_bytes())  # lazy fonts would keep the file itself open
+        fonts = TTCollection(file, lazy=True).fonts if many else [TTFont(file, lazy=True)]
         for number, font in enumerate(fonts):
-            cmap = font.getBestCmap()
+            cmap = font.getBestCmap()  # without what is mapped to .notdef
             if cmap is None:
                 raise ValueError("it has no Unicode character map")
-            wanted = (p for p in sorted(cmap) if _wanted(chr(p), allowed))
-            points = tuple(p for p in wanted if font.getGlyphID(cmap[p]) != 0)  # 0 is .notdef
+            points = tuple(point for point in sorted(cmap) if _wanted(chr(point), allowed))
             faces.append(Face(f"{path.stem}#{number}" if many else path.stem, path, number, points))
         return [face for face in faces if face.code_points]
-    except Exception as error:
+    except Exception as error:  # fontTools raises nearly anything on a damaged file
         log.warning("skipped font %s, which cannot be read: %s", path, error)
         return []
 
@@ -185,8 +185,8 @@ def _draw_face(face: Face, size: int) -> Pictures:
 def draw(font: ImageFont.FreeTypeFont, char: str, size: int) -> bytes | None:
     """The picture of `char`, [size, size] uint8 as bytes, or None if there is nothing to see.
 
-    Em size and baseline are fixed, so that o and O differ, and comma and apostrophe. What does
-    not fit is drawn with a smaller em or moved, never cut.
+    Em size and baseline are fixed, so that o and O differ, and comma and apostrophe. What does not fit is drawn with a
+    smaller em or moved, never cut.
     """
     ink, top = _ink(font, char)
     while max(ink.size) > size:
@@ -218,8 +218,8 @@ def _label(drawn: Sequence[Pictures], names: Sequence[str], size: int, min_image
         for point, picture in pictures.items():
             claims[picture].add(class_of[point])
 
-    # A picture that two classes claim (in italics, Cyrillic т is drawn like m) has no right
-    # label: it is dropped. Any other is kept once, where it occurs first.
+    # A picture that two classes claim (in italics, Cyrillic т is drawn like m) has no right label: it is dropped.
+    # Any other is kept once, where it occurs first.
     classes: dict[int, dict[bytes, tuple[int, int]]] = defaultdict(dict)
     for face, pictures in enumerate(drawn):
         for point, picture in pictures.items():
@@ -270,10 +270,10 @@ def _read(cache: Path) -> Glyphs | None:
     if not os.path.isfile(cache):
         return None
     try:
-        with np.load(cache, allow_pickle=False) as stored:
+        with np.load(io.BytesIO(cache.read_bytes()), allow_pickle=False) as stored:
             values = [stored[field] for field in Glyphs._fields]
         return Glyphs._make([*values[:4], *(tuple(names.tolist()) for names in values[4:])])
-    except Exception as error:
+    except Exception as error:  # whatever is wrong with it, the remedy is the same
         log.warning("cache file %s is damaged, rendering again: %s", cache, error)
         return None
 

@@ -1,0 +1,55 @@
+"""Eight CPU devices for every test, and a small ragged federation to train on."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedss_jax.data.augment import nothing
+from fedss_jax.data.partition import make_population
+from fedss_jax.losses import normalize
+from fedss_jax.types import Clients, Dataset, Examples, Model, Store
+
+FEATURES, DIM, CLASSES = 6, 4, 23
+
+
+def linear_model() -> Model:
+    """f(x) = x A, normalized: small enough to differentiate by hand."""
+    return Model(
+        init=lambda key: {"A": jax.random.normal(key, (FEATURES, DIM))},
+        embed=lambda params, x: normalize(x @ params["A"]),
+    )
+
+
+def ragged_dataset() -> Dataset:
+    """Clients of 1 to 15 examples and 1 to 6 classes, classes shared between clients, float features as images."""
+    rng = np.random.default_rng(3)
+    sizes = [15, 1, 9, 4, 12, 7, 2, 8, 5]
+    pools = [rng.choice(CLASSES, rng.integers(1, 7), replace=False) for _ in sizes]
+    labels = np.concatenate([rng.choice(pool, size) for pool, size in zip(pools, sizes)])
+    clients = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
+    images = rng.normal(size=(len(labels), FEATURES)).astype(np.float32)
+    examples = Examples(images, labels.astype(np.int32))
+    return Dataset("ragged", "classification", CLASSES, examples, clients, examples, nothing)
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    return ragged_dataset()
+
+
+@pytest.fixture
+def population(dataset: Dataset) -> Clients:
+    return make_population(dataset)[0]
+
+
+@pytest.fixture
+def store(dataset: Dataset) -> Store:
+    return Store(jnp.asarray(dataset.train.images), jnp.asarray(dataset.train.labels))

@@ -1,0 +1,187 @@
+"""The round program against a literal Algorithm 1, and what must never change its numbers."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+from conftest import CLASSES, DIM, linear_model
+
+from fedss_jax import class_matrix, methods, models, parallel
+from fedss_jax import round as round_module
+from fedss_jax.client import LocalTraining
+from fedss_jax.data.augment import Jitter, nothing
+from fedss_jax.round import make_round
+from fedss_jax.server import Server
+from fedss_jax.types import Clients, Store, Theta
+
+OPTIONS = dict(
+    num_negatives=5,
+    correct_logits=True,
+    extra_negatives=False,
+    margin=0.5,
+    spreadout_step=0.1,
+    neighbours=0,
+    touched_only=False,
+)
+ROOT = jax.random.key(11)
+
+
+def start() -> Theta:
+    key = jax.random.key(5)
+    return Theta(linear_model().init(key), class_matrix.init(jax.random.fold_in(key, 1), CLASSES, DIM, 0.5))
+
+
+def simulate(
+    store, population, name="fedss", *, devices=1, rounds=3, K=5, epochs=1, batch_size=4, weighting="cohort", **options
+):
+    """The engine's theta and stats after some rounds."""
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    method = methods.create(name, OPTIONS | options)
+    training = LocalTraining(linear_model(), method, nothing, 0.1, batch_size, epochs, 20.0, CLASSES)
+    server = Server(optax.sgd(1.0, momentum=0.9), method, weighting)
+    run_round = make_round(training, server, K, mesh)
+    state = parallel.replicate(mesh, server.init(start()))
+    inputs = parallel.replicate(mesh, (store, population, ROOT))
+    stats = []
+    for _ in range(rounds):
+        state, one = run_round(state, *inputs)
+        stats.append(jax.device_get(one))
+    return jax.device_get(state.theta), stats
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reference_options"),
+    [
+        ("fedss", {}, {}),
+        ("fedss", {"correct_logits": False}, {"correct_logits": False}),
+        ("fedss", {"weighting": "holders"}, {"row_weighting": "holders"}),
+        ("fedss", {"epochs": 3}, {"epochs": 3}),
+        ("fedss", {"batch_size": 100}, {"batch_size": 100}),
+        ("negonly", {}, {}),
+        ("negonly", {"extra_negatives": True}, {"extra_negatives": True}),
+        ("posonly", {}, {}),
+        ("fedaws", {}, {}),
+        ("fullsoftmax", {}, {}),
+    ],
+)
+def test_agrees_with_a_literal_algorithm_1(dataset, store, population, name, options, reference_options):
+    theta, stats = simulate(store, population, name, **options)
+    A, W, losses = reference.run(
+        name, start().encoder["A"], start().class_matrix, dataset, ROOT, rounds=3, K=5, **reference_options
+    )
+    np.testing.assert_allclose(theta.encoder["A"], A, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(theta.class_matrix, W, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose([s.loss / s.examples for s in stats], losses, rtol=1e-4)
+    assert np.abs(A - np.asarray(start().encoder["A"])).max() > 0.01  # something was learnt
+
+
+@pytest.mark.parametrize(
+    ("name", "K"), [("fedss", 8), *((name, 5) for name in methods.METHODS if name != "centralized")]
+)
+def test_one_two_and_eight_devices_agree(store, population, name, K):
+    alone, _ = simulate(store, population, name, devices=1, K=K)
+    for devices in (2, 8):
+        together, _ = simulate(store, population, name, devices=devices, K=K)
+        chex.assert_trees_all_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedss", "negonly", "fullsoftmax"])
+def test_padding_changes_no_number(store, population, name):
+    wide = population._replace(
+        examples=jnp.pad(population.examples, ((0, 0), (0, 21))),
+        positives=jnp.pad(population.positives, ((0, 0), (0, 9)), constant_values=CLASSES),
+    )
+    options = dict(epochs=2, extra_negatives=name == "negonly")
+    narrow, narrow_stats = simulate(store, population, name, **options)
+    padded, padded_stats = simulate(store, wide, name, **options)
+    # Only the order of additions may differ.
+    chex.assert_trees_all_close(padded, narrow, rtol=1e-5, atol=1e-6)
+    for a, b in zip(narrow_stats, padded_stats):
+        assert a.examples == b.examples and a.requested == b.requested and a.clients == b.clients
+
+
+def test_every_example_is_seen_once_an_epoch(store, population):
+    _, (stats,) = simulate(store, population, rounds=1, K=9, epochs=1)
+    assert stats.examples == int(population.num_examples.sum()) == 63
+    assert stats.clients == 9
+
+
+def test_drawing_all_negatives_is_full_softmax(store, dataset):
+    """With m = n - |P_k| the request is every class and the correction is log 1 = 0."""
+    labels = np.asarray(dataset.train.labels)
+    positives = np.unique(labels[:20])
+    everyone = np.flatnonzero(np.isin(labels, positives))
+    clients = Clients(
+        client_id=jnp.arange(1),
+        num_examples=jnp.array([len(everyone)]),
+        examples=jnp.asarray(everyone)[None],
+        positives=jnp.asarray(positives)[None],
+        num_positives=jnp.array([len(positives)]),
+    )
+    sampled, _ = simulate(store, clients, "fedss", K=1, num_negatives=CLASSES - len(positives))
+    full, _ = simulate(store, clients, "fullsoftmax", K=1)
+    chex.assert_trees_all_close(sampled, full, rtol=1e-5, atol=1e-6)
+
+
+def test_same_seed_same_bits(store, population):
+    chex.assert_trees_all_equal(simulate(store, population), simulate(store, population))
+
+
+def test_one_trace_over_many_rounds(store, population, monkeypatch):
+    chex.clear_trace_counter()
+    traced = chex.assert_max_traces(n=1)(round_module.take_cohort)
+    monkeypatch.setattr(round_module, "take_cohort", traced)
+    simulate(store, population, rounds=10)
+
+
+def test_the_state_given_in_is_donated(store, population):
+    method = methods.create("fedss", OPTIONS)
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    training = LocalTraining(linear_model(), method, nothing, 0.1, 4, 1, 20.0, CLASSES)
+    state = parallel.replicate(mesh, server.init(start()))
+    make_round(training, server, 5, mesh)(state, *parallel.replicate(mesh, (store, population, ROOT)))
+    assert state.theta.class_matrix.is_deleted()
+
+
+def test_rows_that_nobody_asked_for_stay_until_momentum_moves_them(store, population):
+    before = np.asarray(start().class_matrix)
+    theta, _ = simulate(store, population, "posonly", rounds=1, K=2)
+    moved = np.abs(theta.class_matrix - before).max(axis=1) > 0
+    assert 0 < moved.sum() < CLASSES
+
+
+def test_requested_rows_are_counted(store, population):
+    _, (stats,) = simulate(store, population, "fedss", rounds=1, K=9)
+    assert stats.requested == int(population.num_positives.sum()) + 9 * OPTIONS["num_negatives"]
+    _, (stats,) = simulate(store, population, "fullsoftmax", rounds=1, K=9)
+    assert stats.requested == 9 * CLASSES
+    _, (stats,) = simulate(store, population, "negonly", rounds=1, K=9, extra_negatives=True)
+    assert stats.requested == 9 * OPTIONS["num_negatives"] + int((2 * population.num_positives - 1).sum())
+
+
+def test_augmentation_does_not_depend_on_devices_or_padding():
+    """Pictures rather than features: each example's augmentation follows its client, epoch and place."""
+    rng = np.random.default_rng(0)
+    store = Store(jnp.asarray(rng.integers(0, 255, (24, 8, 8, 1), np.uint8)), jnp.arange(24) % 6)
+    examples = jnp.arange(24).reshape(4, 6)
+    population = Clients(jnp.arange(4), jnp.full(4, 6), examples, jnp.tile(jnp.arange(6), (4, 1)), jnp.full(4, 6))
+    model = models.create("small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"width": 4, "groups": 2})
+    method = methods.create("posonly", OPTIONS)
+    training = LocalTraining(model, method, Jitter(), 0.1, 4, 2, 20.0, 6)
+    server = Server(optax.sgd(1.0), method)
+    results = []
+    for devices, pad in ((1, 0), (4, 0), (1, 5)):
+        mesh = parallel.make_mesh(jax.devices()[:devices])
+        wide = population._replace(examples=jnp.pad(examples, ((0, 0), (0, pad))))
+        theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), 6, 4, 1.0))
+        state = parallel.replicate(mesh, server.init(theta))
+        state, _ = make_round(training, server, 3, mesh)(state, *parallel.replicate(mesh, (store, wide, ROOT)))
+        results.append(jax.device_get(state.theta))
+    chex.assert_trees_all_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(results[2], results[0], rtol=1e-4, atol=1e-5)
