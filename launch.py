@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -13,6 +14,8 @@ from fedss_jax.types import UserError
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
 )
+MODE = flags.DEFINE_enum("mode", "train", ["train", "sweep"], "One run, or every cell of the config's sweep(add).")
+JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
 
 
@@ -20,10 +23,28 @@ def main(argv: list[str]) -> None:
     config = CONFIG.value
     if not isinstance(config, ConfigDict):
         raise UserError("no config file of that name; give one such as --config=configs/glyphs.py")
+    name = f"{config.data.name}-{config.method if MODE.value == 'train' else 'sweep'}"
+    workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{name}")
+    if MODE.value == "sweep":
+        return run_sweep(Path(workdir))
     from fedss_jax import train  # here, so that a mistyped flag is told before JAX starts
 
-    name = f"{config.data.name}-{config.method}"
-    train.train(config, WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{name}"))
+    train.train(config, workdir)
+
+
+def run_sweep(workdir: Path) -> None:
+    from fedss_jax import sweep
+
+    config_file = next(word.partition("=")[2] for word in sys.argv if word.startswith("--config="))
+    settings = [word for word in sys.argv[1:] if word.startswith("--config")]
+    cells = sweep.load_cells(config_file)
+    failed = sweep.run([sys.executable, sys.argv[0], *settings], cells, workdir, JOBS.value)
+    table = sweep.table(cells, workdir)
+    (workdir / "table.md").write_text(table + "\n")
+    print(f"{table}\n\n{len(cells) - len(failed)} of {len(cells)} runs are done; {workdir} has them and table.md")
+    if failed:
+        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
+        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
 
 
 def parse_flags(argv: list[str]) -> list[str]:

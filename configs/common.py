@@ -21,10 +21,9 @@ def get_config() -> ConfigDict:
     config.extra_negatives = False  # negonly draws |P_k| - 1 more: as many competitors as in fedss
 
     config.client = ConfigDict()
-    config.client.learning_rate = placeholder(float)  # unset: the method's entry in tuned_learning_rates
+    config.client.learning_rate = placeholder(float)  # unset: the method's own, from `tuned`
     config.client.batch_size = 32
     config.client.epochs = 1
-    config.tuned_learning_rates = ConfigDict()
 
     config.server = ConfigDict()
     config.server.optimizer = "sgd"  # any optimizer of optax by name: adam is FedAdam, yogi FedYogi
@@ -34,7 +33,7 @@ def get_config() -> ConfigDict:
 
     config.fedaws = ConfigDict()
     config.fedaws.margin = 0.5  # class vectors closer than this cosine distance are pushed apart
-    config.fedaws.weight = 1.0  # the step's size, times the server's learning rate
+    config.fedaws.weight = 0.1  # the step's size, times the server's learning rate; tune it on a log scale
     config.fedaws.neighbours = 0  # only so many nearest classes of each class; 0 for all
     config.fedaws.touched_only = False  # only classes that the round's clients hold
 
@@ -46,8 +45,10 @@ def get_config() -> ConfigDict:
     config.model.dim = 64  # d
     config.model.dtype = "float32"  # what it computes in: float32 or bfloat16
     config.model.logit_scale = 20.0
-    config.model.class_norm = 1.0  # length of W's rows at the start
+    config.model.class_norm = placeholder(float)  # length of W's rows at the start; unset: from `tuned`
     config.model.options = ConfigDict()  # the encoder's own arguments
+
+    config.tuned = ConfigDict()  # method -> its client.learning_rate and model.class_norm, found on validation data
 
     config.data = ConfigDict()
 

@@ -41,16 +41,17 @@ def look_up(config: Any, path: str) -> Any:
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """A checked copy, with the client learning rate that its method was tuned to where none is set."""
+    """A checked copy, with the rates that its method was tuned to where none are set."""
     config = config.copy_and_resolve_references()
     for path, known in ONE_OF.items():
         if (value := look_up(config, path)) not in known:
             raise UserError(f"{path} is {value!r}, which does not exist; choose one of {', '.join(known)}")
-    if config.client.learning_rate is None:
-        tuned = config.get("tuned_learning_rates", {}).get(config.method)
-        if tuned is None:
-            raise UserError(f"client.learning_rate is not set, and no rate was tuned for {config.method}; set it")
-        config.client.learning_rate = tuned
+    tuned = config.tuned.get(config.method, {})
+    for section, key in ((config.client, "learning_rate"), (config.model, "class_norm")):
+        if section[key] is None:
+            if key not in tuned:
+                raise UserError(f"{key} is not set and the config has no tuned one for {config.method}; set it")
+            section[key] = tuned[key]
     for path, least in AT_LEAST.items():
         if (value := look_up(config, path)) < least:
             raise UserError(f"{path} is {value}; it must be at least {least}")

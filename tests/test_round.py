@@ -171,7 +171,9 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
     store = Store(jnp.asarray(rng.integers(0, 255, (24, 8, 8, 1), np.uint8)), jnp.arange(24) % 6)
     examples = jnp.arange(24).reshape(4, 6)
     population = Clients(jnp.arange(4), jnp.full(4, 6), examples, jnp.tile(jnp.arange(6), (4, 1)), jnp.full(4, 6))
-    model = models.create("small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"width": 4, "groups": 2})
+    model = models.create(
+        "small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"layers": ((4, 4, 2), (4, 3, 1)), "groups": 2}
+    )
     method = methods.create("posonly", OPTIONS)
     training = LocalTraining(model, method, Jitter(), 0.1, 4, 2, 20.0, 6)
     server = Server(optax.sgd(1.0), method)

@@ -4,6 +4,8 @@ train in a second on a CPU, and fine on an accelerator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,16 +14,16 @@ from fedss_jax.models.layers import Conv
 
 
 class SmallEncoder(nn.Module):
-    """Two convolutions (8x8 stride 4, 3x3 stride 2) with GroupNorm, then one dense layer to the embedding."""
+    """Convolutions with GroupNorm, each given as (features, kernel, stride), then one dense layer to the embedding."""
 
     dim: int
     dtype: jnp.dtype = jnp.float32
-    width: int = 32
+    layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 3, 2))
     groups: int = 4
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        for features, kernel, stride in ((self.width, 8, 4), (2 * self.width, 3, 2)):
+        for features, kernel, stride in self.layers:
             x = Conv(features, kernel, stride, self.dtype)(x)
             x = nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(x))
         return nn.Dense(self.dim, dtype=self.dtype)(x.reshape(x.shape[0], -1))

@@ -1,0 +1,120 @@
+"""Many runs of one config: every cell in a process and a folder of its own, and a table over all of them.
+
+A config file that has `sweep(add)` calls `add(method="fedss", num_negatives=5, seed=0)` for each cell; the names are
+config keys. Cells that differ only in their seed make one row of the table.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.util
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fedss_jax.report.summary import NAMES
+from fedss_jax.types import UserError
+
+Cell = dict[str, Any]  # config key -> value
+
+
+def load_cells(config_file: str) -> list[Cell]:
+    path = Path(config_file.partition(":")[0])
+    spec = importlib.util.spec_from_file_location("sweep_config", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"config file {path} does not exist")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "sweep"):
+        raise UserError(f"config file {path} has no sweep(add); run it with --mode=train, or see configs/sweeps/")
+    cells: list[Cell] = []
+    module.sweep(lambda **cell: cells.append(cell))
+    return cells
+
+
+def name(cell: Cell) -> str:
+    """A folder's name, such as method=fedss,num_negatives=5,seed=0."""
+    return ",".join(f"{key}={value}" for key, value in cell.items())
+
+
+def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
+    """Runs a cell unless it is done. Returns what went wrong, if anything did; its output is in log.txt."""
+    if (folder / "summary.json").exists():
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = [f"--config.{key}={value}" for key, value in cell.items()]
+    with (folder / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [*command, *settings, f"--workdir={folder}"], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        if cores:
+            # A run that has a core to itself gets more done than two runs that share two.
+            os.sched_setaffinity(process.pid, cores)
+        code = process.wait()
+    if code == 0:
+        return None
+    said = (folder / "log.txt").read_text().strip().splitlines()
+    return said[-1] if said else f"exit code {code}"
+
+
+def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> dict[str, str]:
+    """Runs all cells, so many at a time. Returns the failed ones: name -> reason."""
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    shares: queue.Queue[set[int]] = queue.Queue()
+    for job in range(jobs):
+        shares.put(set(available[job::jobs]) if 1 < jobs <= len(available) else set())
+
+    def one(cell: Cell) -> str | None:
+        cores = shares.get()
+        try:
+            return run_cell(command, cell, workdir / name(cell), cores)
+        finally:
+            shares.put(cores)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(one, cell): cell for cell in cells}
+        done = concurrent.futures.as_completed(futures)
+        bar = tqdm(done, total=len(cells), unit="run", file=sys.stdout, disable=not sys.stdout.isatty())
+        reasons = {name(futures[future]): future.result() for future in bar}
+    return {cell: reason for cell, reason in reasons.items() if reason is not None}
+
+
+def table(cells: Sequence[Cell], workdir: Path) -> str:
+    """A Markdown table: mean and standard deviation over seeds."""
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        path = workdir / name(cell) / "summary.json"
+        if path.exists():
+            settings = [v if k == "method" else f"{k}={v}" for k, v in cell.items() if k != "seed"]
+            rows[" ".join(map(str, settings))].append(json.loads(path.read_text()))
+    if not rows:
+        return "no finished runs"
+    finals = [run["final"] for runs in rows.values() for run in runs]
+    metrics = [key for key in NAMES if all(key in final for final in finals)]
+    lines = [
+        "| | " + " | ".join(NAMES[key] for key in metrics) + " | classes a client receives | seeds |",
+        "|---|" + "---|" * (len(metrics) + 2),
+    ]
+    starts = [run["start"] for runs in rows.values() for run in runs]
+    untrained = [_spread([start[key] for start in starts]) for key in metrics]
+    lines.append(f"| untrained | {' | '.join(untrained)} | | |")
+    for label, runs in rows.items():
+        scores = [_spread([run["final"][key] for run in runs]) for key in metrics]
+        received = runs[0]["final"].get("comm/classes")
+        shown = "–" if received is None else f"{received:,.0f}"
+        lines.append(f"| {label} | {' | '.join(scores)} | {shown} | {len(runs)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean, deviation = np.mean(values), np.std(values, ddof=1) if len(values) > 1 else 0.0
+    return f"{mean:.3f}" + (f" ± {deviation:.3f}" if len(values) > 1 else "")
