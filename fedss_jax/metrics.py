@@ -21,12 +21,13 @@ class Workdir:
 
     def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
         self.path = Path(path)
+        self._metrics = self.path / "metrics.jsonl"
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
         self._refuse_another_run(json.loads(text))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._replace("config.json", text)
-            self._metrics = (self.path / "metrics.jsonl").open("w")
+            self._metrics.write_text("")
         except OSError as error:
             raise UserError(
                 f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
@@ -36,7 +37,7 @@ class Workdir:
     def _refuse_another_run(self, config: Mapping[str, Any]) -> None:
         try:
             other = json.loads((self.path / "config.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError) as error:
             raise UserError(
@@ -56,11 +57,10 @@ class Workdir:
         temporary.replace(self.path / name)
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
-        self._metrics.write(json.dumps({"round": round, **scalars}) + "\n")
-        self._metrics.flush()
+        with self._metrics.open("a") as file:
+            file.write(json.dumps({"round": round, **scalars}) + "\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        self._metrics.close()
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
 

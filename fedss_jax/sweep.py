@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,17 @@ from fedss_jax.types import UserError
 Cell = dict[str, Any]  # config key -> value
 
 
-def load_cells(config_file: str) -> list[Cell]:
-    path = Path(config_file.partition(":")[0])
-    spec = importlib.util.spec_from_file_location("sweep_config", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+def load_config_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("config_file", path)
+    if not Path(path).is_file() or spec is None or spec.loader is None:
         raise UserError(f"config file {path} does not exist")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def load_cells(path: str) -> list[Cell]:
+    module = load_config_file(path)
     if not hasattr(module, "sweep"):
         raise UserError(f"config file {path} has no sweep(add); run it with --mode=train, or see configs/sweeps/")
     cells: list[Cell] = []

@@ -28,6 +28,7 @@ def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, opt
         raise UserError(f"model.dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
     module = MODELS[name](dim=dim, dtype=DTYPES[dtype], **options)
 
+    @jax.jit
     def init(key: jax.Array) -> Params:
         return module.init(key, jnp.zeros((1, *image_shape)))["params"]
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from configs import common, glyphs
+from fedss_jax import config as config_module
+from fedss_jax import methods
+from fedss_jax.types import Clients, UserError
+
+
+def test_rates_come_from_the_tuned_ones_unless_set():
+    config = glyphs.get_config()
+    for method in methods.METHODS:
+        config.method = method
+        resolved = config_module.resolve(config)
+        assert resolved.client.learning_rate == glyphs.TUNED[method]["learning_rate"]
+        assert resolved.model.class_norm == glyphs.TUNED[method]["class_norm"]
+    config.client.learning_rate = 0.7
+    assert config_module.resolve(config).client.learning_rate == 0.7
+    assert config.model.class_norm is None  # the config itself stays as it was
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("method", "fedsgd", r"method is 'fedsgd'.*fedss, negonly, posonly, fedaws, fullsoftmax, centralized"),
+        ("rounds", 0, "rounds is 0; it must be at least 1"),
+        ("clients_per_round", 0, "clients_per_round is 0"),
+        ("num_negatives", -1, "num_negatives is -1; it must be at least 0"),
+        ("eval.every", 0, "eval.every is 0"),
+        ("client.learning_rate", 0.0, "client.learning_rate is 0.0; it must be above 0"),
+        ("client.learning_rate", float("nan"), "client.learning_rate is nan"),
+        ("server.row_weighting", "mean", "server.row_weighting is 'mean'.*cohort, holders"),
+    ],
+)
+def test_bad_values_are_refused(key, value, message):
+    config = glyphs.get_config()
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(UserError, match=message):
+        config_module.resolve(config)
+
+
+def test_negonly_needs_negatives():
+    config = glyphs.get_config()
+    config.method, config.num_negatives = "negonly", 0
+    with pytest.raises(UserError, match="num_negatives is 0, but negonly"):
+        config_module.resolve(config)
+
+
+def test_a_rate_that_nobody_set_or_tuned_is_refused():
+    config = glyphs.get_config()
+    config.tuned = {}
+    with pytest.raises(UserError, match="learning_rate is not set"):
+        config_module.resolve(config)
+
+
+def population(num_positives) -> Clients:
+    count = len(num_positives)
+    return Clients(
+        jnp.arange(count), jnp.ones(count), jnp.zeros((count, 1)), jnp.zeros((count, 4)), jnp.array(num_positives)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "negatives", "extra", "limit"),
+    [("fedss", 7, False, 7), ("negonly", 7, False, 7), ("negonly", 5, True, 5), ("posonly", 99, False, 99)],
+)
+def test_negatives_must_exist(name, negatives, extra, limit):
+    """Of 10 classes client 1 holds 3, so 7 remain; with |P_k| - 1 = 2 extra ones only 5 may be asked for."""
+    config = glyphs.get_config()
+    config.clients_per_round = 2
+
+    def check(number):
+        options = dict(num_negatives=number, extra_negatives=extra, correct_logits=True)
+        config_module.check_population(config, methods.create(name, options), population([1, 3]), 10)
+
+    check(limit)
+    if name != "posonly":
+        with pytest.raises(UserError, match=r"client 1 would draw 8 negatives.*10 classes 3 are its own and 7 remain"):
+            check(limit + 1)
+
+
+def test_more_clients_a_round_than_there_are_is_refused():
+    config = glyphs.get_config()
+    config.clients_per_round = 3
+    with pytest.raises(UserError, match="clients_per_round is 3, but the data has 2 clients; lower it"):
+        config_module.check_population(config, methods.posonly(), population([1, 3]), 10)
+
+
+def test_options_as_text():
+    parse = config_module.parse_options
+    assert parse("b1=0.9, nesterov=True,name=x") == {"b1": 0.9, "nesterov": True, "name": "x"}
+    assert parse("") == {}
+    with pytest.raises(UserError, match="'b1'"):
+        parse("b1")
+
+
+def test_variants_are_typed_and_leftovers_refused():
+    def parse(text):
+        return common.parse_variant(text, task=("a", "b"), fast=False, size=3, rate=0.5)
+
+    assert parse("") == {"task": "a", "fast": False, "size": 3, "rate": 0.5}
+    assert parse("b,fast,size=8,rate=1") == {"task": "b", "fast": True, "size": 8, "rate": 1.0}
+    for text, message in (
+        ("c", "'c' does not exist; choose from a, b, fast, size=..., rate=..."),
+        ("size=big", "'big' is no int"),
+        ("fast=1", "does not exist"),
+        ("size", "does not exist"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(text)
+
+
+def test_unknown_methods_are_refused_with_the_known_ones():
+    with pytest.raises(UserError, match=r"'fedavg'.*fedss"):
+        methods.create("fedavg", {})

@@ -1,0 +1,122 @@
+"""Scores against plain re-computations, and neighbours against faiss."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedss_jax import models, parallel
+from fedss_jax.evaluate import retrieval, top1
+from fedss_jax.evaluate.embed import make_embed
+
+
+def clustered(count, classes, dim=8, spread=0.7, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    vectors = rng.normal(size=(classes, dim))[labels] + spread * rng.normal(size=(count, dim))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors.astype(np.float32), labels
+
+
+def plain_scores(vectors, labels):
+    """The metrics as their definitions read, one query at a time."""
+    map10, ceiling, map_r, recall = [], [], [], {1: [], 10: [], 100: []}
+    for q in range(len(vectors)):
+        similarity = vectors @ vectors[q]
+        others = [i for i in np.argsort(-similarity, kind="stable") if i != q]
+        right = [labels[i] == labels[q] for i in others]
+        relevant = sum(right)
+        precision = lambda i: sum(right[:i]) / i  # noqa: B023, E731
+        map10.append(sum(precision(i) for i in range(1, 11) if right[i - 1]) / 10)
+        ceiling.append(min(relevant, 10) / 10)
+        if relevant:
+            map_r.append(sum(precision(i) for i in range(1, relevant + 1) if right[i - 1]) / relevant)
+        for r, found in recall.items():
+            found.append(any(right[:r]))
+    return {
+        "map10": np.mean(map10),
+        "map10_ceiling": np.mean(ceiling),
+        "map_r": np.mean(map_r),
+        **{f"recall{r}": np.mean(found) for r, found in recall.items()},
+    }
+
+
+def test_map_at_10_by_hand():
+    hits = np.array([[1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]], bool)
+    found = retrieval.metrics(hits, np.array([3, 1]))
+    assert found["map10"] == pytest.approx(((1 + 2 / 3) / 10 + (1 / 10) / 10) / 2)
+    assert found["map10_ceiling"] == pytest.approx((0.3 + 0.1) / 2)
+    assert found["map_r"] == pytest.approx(((1 + 2 / 3) / 3 + 0) / 2)
+    assert (found["recall1"], found["recall10"]) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(("count", "classes"), [(300, 60), (250, 8)])  # few pictures a class, and many
+def test_scores_agree_with_a_plain_recomputation(count, classes):
+    vectors, labels = clustered(count, classes)
+    found, expected = retrieval.scores(jnp.asarray(vectors), labels), plain_scores(vectors, labels)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-6), name
+    assert 0 < found["map10"] < found["map10_ceiling"]
+
+
+@pytest.mark.parametrize(("queries", "gallery"), [(64, 128), (1000, 1000), (37, 5)])
+def test_neighbours_agree_with_faiss(queries, gallery):
+    faiss = pytest.importorskip("faiss")
+    vectors, _ = clustered(1000, 100, dim=16)
+    index = faiss.IndexFlatIP(16)
+    index.add(vectors)
+    _, expected = index.search(vectors, 13)
+    expected = np.array([[i for i in row if i != q][:12] for q, row in enumerate(expected)])
+    found = np.asarray(retrieval.neighbours(jnp.asarray(vectors), 12, queries=queries, gallery=gallery))
+    # Where two neighbours are equally near to float32 rounding, either order is right.
+    same = found == expected
+    assert same.mean() > 0.999
+    np.testing.assert_allclose(
+        np.einsum("qkd,qd->qk", vectors[found], vectors), np.einsum("qkd,qd->qk", vectors[expected], vectors), atol=1e-6
+    )
+    assert (found != np.arange(1000)[:, None]).all()
+
+
+def test_a_query_is_left_out_by_index_not_by_similarity():
+    """Identical pictures of one class are each other's first neighbours."""
+    vectors = jnp.array([[1.0, 0], [1.0, 0], [0, 1.0], [0, 1.0]])
+    assert retrieval.neighbours(vectors, 2).tolist() == [[1, 2], [0, 2], [3, 0], [2, 0]]
+    assert retrieval.scores(vectors, np.array([0, 0, 1, 1]))["recall1"] == 1.0
+
+
+def test_a_class_of_one_picture_cannot_be_found_and_still_counts():
+    vectors, _ = clustered(30, 3)
+    labels = np.array([0] * 15 + [1] * 14 + [2])
+    assert retrieval.scores(jnp.asarray(vectors), labels)["recall100"] == pytest.approx(29 / 30)
+
+
+def test_the_similarity_matrix_never_exists_whole():
+    count = 8192
+    lowered = retrieval.neighbours.lower(jax.ShapeDtypeStruct((count, 8), jnp.float32), 10, queries=128, gallery=1024)
+    assert lowered.compile().memory_analysis().temp_size_in_bytes < count * count * 4 / 16
+
+
+@pytest.mark.parametrize("block", [7, 50, 4096])
+def test_top1_agrees_with_one_big_product(block):
+    vectors, labels = clustered(200, 50)
+    rows = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) * 5
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    expected = np.argmax(vectors @ unit.T, axis=1)
+    predicted = np.asarray(top1.predict(jnp.asarray(vectors), jnp.asarray(rows), block=block))
+    assert predicted.tolist() == expected.tolist()
+    assert top1.accuracy(jnp.asarray(vectors), jnp.asarray(rows), labels) == np.mean(expected == labels)
+
+
+def test_embeddings_do_not_depend_on_batches_or_devices():
+    options = {"layers": ((4, 4, 2),), "groups": 2}
+    model = models.create("small", image_shape=(8, 8, 1), dim=4, dtype="float32", options=options)
+    params = model.init(jax.random.key(0))
+    images = np.random.default_rng(0).integers(0, 255, (21, 8, 8, 1), np.uint8)
+    whole = make_embed(model, parallel.make_mesh(jax.devices()[:1]), 32)(params, images)
+    assert whole.shape == (21, 4)
+    for devices, batch in ((1, 4), (8, 5)):
+        parts = make_embed(model, parallel.make_mesh(jax.devices()[:devices]), batch)(params, images)
+        np.testing.assert_allclose(np.asarray(parts), np.asarray(whole), atol=1e-6)

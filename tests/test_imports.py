@@ -1,0 +1,56 @@
+"""Imports point one way: a module may import those of lower layers, and of its own layer."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "fedss_jax"
+LAYERS = [
+    {"types"},
+    {"losses", "sampling", "parallel"},
+    {"class_matrix", "spreadout", "models", "data", "report", "metrics"},
+    {"methods"},
+    {"client", "server"},
+    {"round", "centralized", "config", "evaluate"},
+    {"train", "sweep"},
+]
+
+
+def layer(module: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if module in names)
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedss_jax"):
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("fedss_jax.")}
+    return found
+
+
+def test_every_module_has_a_layer_and_imports_only_downwards():
+    files = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE]
+    assert len(files) > 20
+    for path in files:
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in imported(path):
+            assert layer(other) <= layer(name), f"{path.name} imports {other}, which stands above it"
+
+
+def test_reports_need_no_jax_and_only_the_loop_knows_configs():
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        if path.is_relative_to(PACKAGE / "report"):
+            assert "import jax" not in text, path
+        if path.name not in ("train.py", "config.py"):
+            assert "ml_collections" not in text, path
+
+
+def test_no_module_takes_more_than_a_sitting():
+    for path in PACKAGE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 350, path

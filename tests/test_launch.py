@@ -1,0 +1,133 @@
+"""The command line as a person uses it: whole runs, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "launch.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> tuple[Path, str]:
+    """One finished run, and what it printed."""
+    workdir = tmp_path_factory.mktemp("runs") / "smoke"
+    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.rounds=5")
+    assert done.returncode == 0, done.stderr
+    return workdir, done.stdout
+
+
+def test_a_run_leaves_what_it_promises(smoke):
+    workdir, printed = smoke
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["method"] == "fedss" and config["rounds"] == 5 and config["client"]["learning_rate"] > 0
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4, 5]
+    assert all({"train/loss", "comm/bytes_down", "comm/bytes_up"} <= line.keys() for line in lines[1:])
+    evaluated = [line["round"] for line in lines if "eval/map10" in line]
+    assert evaluated == [0, 2, 4, 5]  # the start, every second round, and the end
+    assert {"eval/recall1", "eval/map_r", "eval/map10_ceiling", "train/top1"} <= lines[-1].keys()
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["final"] == {k: v for k, v in lines[-1].items() if k != "round"}
+    assert summary["rounds_per_second"] > 0 and summary["seconds"] > summary["seconds_training"] > 0
+    rows = 20 + 20
+    assert summary["bytes_per_client_per_round"] == 2 * 4 * (summary["encoder_parameters"] + rows * 64)
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    table, where = printed.split("round 5/5")[1], printed.splitlines()[-1]
+    assert "MAP@10" in table and "start" in table and str(workdir) in where
+
+
+def test_the_same_command_gives_the_same_numbers(smoke, tmp_path):
+    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={tmp_path}/again", "--config.rounds=5")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (smoke[0] / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--config=configs/glyphs.py:classification,block,smoke", "--config.method=fullsoftmax", "--config.rounds=2"],
+        ["--config=configs/glyphs.py:smoke", "--config.method=centralized"],
+        ["--config=configs/glyphs.py:smoke", "--config.method=fedaws", "--config.model.dtype=bfloat16"],
+        [
+            "--config=configs/glyphs.py:script,smoke",
+            "--config.method=negonly",
+            "--config.extra_negatives",
+            "--config.server.optimizer=adam",
+            "--config.server.options=eps=1e-3",
+            "--config.server.learning_rate=0.01",
+            "--config.server.row_weighting=holders",
+        ],
+    ],
+    ids=["classification", "centralized", "fedaws-bfloat16", "negonly-adam-holders"],
+)
+def test_every_kind_of_run_ends_well(settings, tmp_path):
+    done = launch(*settings, f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "summary.json").read_text())["final"]["train/loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--config.method=fedsgd"], "method is 'fedsgd', which does not exist; choose one of fedss"),
+        (["--config.num_clients=3"], "the config has no key num_clients; "),
+        (["--config.eval.evry=3"], "the config has no key eval.evry; did you mean eval.every?"),
+        (["--config.rounds=many"], "invalid literal for int"),
+        (["--config.num_negatives=181"], "181 negatives, but of 200 classes 20 are its own and 180 remain"),
+        (["--config.clients_per_round=11"], "clients_per_round is 11, but the data has 10 clients; lower it"),
+        (["--config.data.name=mnist"], "data.name is 'mnist'"),
+        (["--workers=3"], "Unknown command line flag 'workers'"),
+        (["--mode=sweep"], "has no sweep"),
+        (["rounds=3"], "cannot make sense of rounds=3"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(settings, message, tmp_path):
+    workdir = tmp_path / "run"
+    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", *settings)
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("configs/nothing.py", "configs/nothing.py does not exist"),
+        ("configs/glyphs.py:fast", "config variant 'fast' does not exist; choose from retrieval, classification"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(config, message, tmp_path):
+    done = launch(f"--config={config}", f"--workdir={tmp_path}/run")
+    assert done.returncode != 0 and message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+def test_no_config_is_one_line():
+    done = launch()
+    assert done.returncode != 0 and "--config=configs/glyphs.py" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_another_configs_workdir_and_an_unwritable_one_are_refused(smoke, tmp_path):
+    workdir, _ = smoke
+    before = (workdir / "metrics.jsonl").read_bytes()
+    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.seed=1")
+    assert done.returncode != 0 and "seed (0 there, 1 here)" in done.stderr
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    (tmp_path / "file").write_text("")
+    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={tmp_path}/file/run")
+    assert done.returncode != 0 and "cannot be written" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
