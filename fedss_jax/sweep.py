@@ -7,7 +7,6 @@ config keys. Cells that differ only in their seed make one row of the table.
 from __future__ import annotations
 
 import concurrent.futures
-import importlib.util
 import json
 import os
 import queue
@@ -28,21 +27,25 @@ from fedss_jax.types import UserError
 Cell = dict[str, Any]  # config key -> value
 
 
-def load_config_file(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    if not Path(path).is_file() or spec is None or spec.loader is None:
-        raise UserError(f"config file {path} does not exist")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def sweep(config_file: ModuleType, command: Sequence[str], workdir: Path, jobs: int) -> None:
+    """Runs every cell that is not done yet, prints the table and writes it to table.md."""
+    cells = list_cells(config_file)
+    failed = run(command, cells, workdir, jobs)
+    made = table(cells, workdir)
+    (workdir / "table.md").write_text(made + "\n")
+    print(f"{made}\n\n{len(cells) - len(failed)} of {len(cells)} runs are done; {workdir} has them and table.md")
+    if failed:
+        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
+        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
 
 
-def load_cells(path: str) -> list[Cell]:
-    module = load_config_file(path)
-    if not hasattr(module, "sweep"):
-        raise UserError(f"config file {path} has no sweep(add); run it with --mode=train, or see configs/sweeps/")
+def list_cells(config_file: ModuleType) -> list[Cell]:
+    if not hasattr(config_file, "sweep"):
+        raise UserError(
+            f"{config_file.__file__} has no sweep(add); run it with --mode=train, or take one of configs/sweeps/"
+        )
     cells: list[Cell] = []
-    module.sweep(lambda **cell: cells.append(cell))
+    config_file.sweep(lambda **cell: cells.append(cell))
     return cells
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fedss_jax import sweep
+from fedss_jax.command_line import load_config_file
 from fedss_jax.types import UserError
 
 # Stands for launch.py: does what a cell's settings say, quickly.
@@ -28,12 +29,21 @@ def test_cells_come_from_the_config_file(tmp_path):
     file = tmp_path / "config.py"
     file.write_text("def sweep(add):\n    for seed in (0, 1):\n        add(method='fedss', seed=seed)\n")
     expected = [{"method": "fedss", "seed": 0}, {"method": "fedss", "seed": 1}]
-    assert sweep.load_cells(str(file)) == expected
+    assert sweep.list_cells(load_config_file(str(file))) == expected
     file.write_text("")
     with pytest.raises(UserError, match=r"has no sweep\(add\)"):
-        sweep.load_cells(str(file))
+        sweep.list_cells(load_config_file(str(file)))
     with pytest.raises(UserError, match="does not exist"):
-        sweep.load_cells(str(tmp_path / "none.py"))
+        load_config_file(str(tmp_path / "none.py"))
+
+
+def test_a_sweep_prints_and_keeps_its_table_and_fails_with_its_cells(tmp_path, capsys):
+    file = tmp_path / "config.py"
+    file.write_text("def sweep(add):\n    for method in ('abc', 'bad'):\n        add(method=method, seed=0)\n")
+    with pytest.raises(UserError, match=r"1 of 2 runs failed: method=bad,seed=0: error: no such method"):
+        sweep.sweep(load_config_file(str(file)), COMMAND, tmp_path / "runs", 1)
+    table = (tmp_path / "runs" / "table.md").read_text()
+    assert "| abc | 3.000 |" in table and table in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -1,0 +1,68 @@
+"""Reading the command line, with every mistake told in one line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from absl import flags
+
+from fedss_jax.types import UserError
+
+
+def load_config_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("config_file", path)
+    if not Path(path).is_file() or spec is None or spec.loader is None:
+        wrong = f"config file {path} does not exist" if path else "no config was given"
+        raise UserError(f"{wrong}; choose one such as --config=configs/glyphs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def config_argument(argv: list[str]) -> tuple[str, list[str]]:
+    """The file that --config names, and its variant if one follows a colon."""
+    for word, following in zip(argv, [*argv[1:], ""]):
+        if word in ("--config", "-config") or word.startswith(("--config=", "-config=")):
+            _, equals, value = word.partition("=")
+            file, colon, variant = (value if equals else following).partition(":")
+            return file, [variant] if colon else []
+    return "", []
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Flags as absl reads them."""
+    try:
+        rest = flags.FLAGS(argv)
+    except (AttributeError, KeyError):  # how ml_collections says that a config has no such key
+        raise UserError(_unknown_key(argv)) from None
+    except flags.Error as error:
+        # absl puts a whole traceback in here if the config file fails; its last line says why.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UserError(lines[-1].removeprefix("fedss_jax.types.UserError: ")) from None
+    if len(rest) > 1:
+        raise UserError(f"cannot make sense of {' '.join(rest[1:])}; options are written --name=value")
+    file, _ = config_argument(argv)
+    load_config_file(file)  # absl itself says nothing of a config file that is not there
+    return rest
+
+
+def _unknown_key(argv: list[str]) -> str:
+    """Which --config.KEY the config does not have, and what may have been meant."""
+    file, variant = config_argument(argv)
+    known = list(_keys(load_config_file(file).get_config(*variant)))
+    given = [word.removeprefix("--config.").partition("=")[0] for word in argv if word.startswith("--config.")]
+    wrong = next((key for key in given if key not in known), "of that name")
+    meant = difflib.get_close_matches(wrong, known, n=1)
+    return f"the config has no key {wrong}; " + (f"did you mean {meant[0]}?" if meant else "its file lists the keys")
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        yield prefix + key
+        if hasattr(value, "items"):
+            yield from _keys(value, f"{prefix}{key}.")
