@@ -162,6 +162,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     encoder_parameters = models.count_parameters(simulation.state.theta.encoder)
     describe(simulation, encoder_parameters)
 
+    say("compiling the round")
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
     # Compiled ahead of time, once: a call that would need another compilation is an error.

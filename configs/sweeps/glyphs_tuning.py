@@ -23,7 +23,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None]) -> None:
-    for rate in (0.05, 0.1, 0.2):
+    for rate in (0.05, 0.1, 0.025):
         for norm in (0.35, 1.0):
             for method in ("fedss", "negonly", "posonly", "fullsoftmax", "centralized"):
                 add(**{"method": method, "client.learning_rate": rate, "model.class_norm": norm})
