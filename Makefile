@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test lint table clean
+.PHONY: demo test lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py

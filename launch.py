@@ -23,15 +23,14 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     config = CONFIG.value
-    name = f"{config.data.name}-{'sweep' if MODE.value == 'sweep' else config.method}"
-    workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{name}")
+    workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
         train.train(config, workdir)
     else:
         file, _ = command_line.config_argument(sys.argv)
+        cells = sweep.list_cells(command_line.load_config_file(file), config)
         # Of a flag that is given twice the last counts: each cell is this command, with its own settings added.
-        cell_command = [sys.executable, *sys.argv, "--mode=train"]
-        sweep.sweep(command_line.load_config_file(file), cell_command, Path(workdir), JOBS.value)
+        sweep.sweep([sys.executable, *sys.argv, "--mode=train"], cells, Path(workdir), JOBS.value)
 
 
 if __name__ == "__main__":

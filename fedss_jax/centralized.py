@@ -13,7 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedss_jax import parallel, sampling
-from fedss_jax.client import AUGMENT, Batch, LocalTraining, batch_loss, pixels
+from fedss_jax.client import Batch, LocalTraining, batch_loss
+from fedss_jax.data.augment import pixels
 from fedss_jax.round import Round, RoundStats
 from fedss_jax.server import CohortSum, Server
 from fedss_jax.types import Clients, ServerState, Store, Theta
@@ -61,10 +62,9 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         everything = jnp.ones(training.num_classes)
 
         def update(state: ServerState, index: jax.Array) -> tuple[ServerState, jax.Array]:
-            key = sampling.client_key(root, state.round, index)
-            chosen = sampling.distinct(key, jnp.asarray(size), jnp.asarray(batch_size), batch_size)
+            draw_key, augment_key = jax.random.split(sampling.client_key(root, state.round, index))
+            chosen = sampling.distinct(draw_key, jnp.asarray(size), jnp.asarray(batch_size), batch_size)
             chosen = jnp.pad(chosen, (0, fill), constant_values=-1)
-            augment_key = jax.random.fold_in(key, AUGMENT)
             loss, gradient = gradient_everywhere(state.theta, augment_key, store, chosen)
             weight = jnp.asarray(batch_size, jnp.float32)
             batch = CohortSum(gradient.encoder, gradient.class_matrix, weight, everything)

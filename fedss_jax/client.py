@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedss_jax import class_matrix, losses, sampling
+from fedss_jax.data.augment import pixels
 from fedss_jax.methods import Method
 from fedss_jax.types import Augment, Clients, Model, Request, Store, Theta
 
@@ -55,11 +56,6 @@ class Batch(NamedTuple):
     weights: jax.Array  # [B] 1, or 0 for padding
 
 
-def pixels(images: jax.Array) -> jax.Array:
-    """uint8 -> float32 in [-1, 1]; ready-made float features pass through."""
-    return images / 127.5 - 1.0 if images.dtype == jnp.uint8 else images
-
-
 def batch_loss(training: LocalTraining, theta: Theta, request: Request, batch: Batch) -> jax.Array:
     """Summed loss of a batch under a method's softmax. []"""
     embeddings = training.model.embed(theta.encoder, batch.images)
@@ -74,6 +70,7 @@ def schedule(key: jax.Array, num_examples: jax.Array, max_examples: int, batch_s
     The last partial batch is kept: the batches of the longest client fit, and a shorter client's later slots weigh
     nothing.
     """
+    batch_size = min(batch_size, max_examples)
     steps = -(-max_examples // batch_size)
     position = jnp.arange(steps * batch_size)
 
@@ -111,5 +108,5 @@ def run(training: LocalTraining, theta: Theta, store: Store, client: Clients, ke
         pseudo_gradient=jax.tree.map(jnp.subtract, received, trained),
         request=request,
         loss=jnp.sum(step_losses),
-        examples_seen=client.num_examples * training.epochs,
+        examples_seen=jnp.sum(plan.weights).astype(jnp.int32),
     )

@@ -17,10 +17,16 @@ from fedss_jax.types import UserError
 def load_config_file(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("config_file", path)
     if not Path(path).is_file() or spec is None or spec.loader is None:
-        wrong = f"config file {path} does not exist" if path else "no config was given"
+        wrong = "does not exist" if not Path(path).is_file() else "is not Python"
+        wrong = f"config file {path} {wrong}" if path else "no config was given"
         raise UserError(f"{wrong}; choose one such as --config=configs/glyphs.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UserError(f"config file {path} is not Python: line {error.lineno}: {error.msg}") from None
+    if not hasattr(module, "get_config"):
+        raise UserError(f"config file {path} has no get_config()")
     return module
 
 
@@ -36,9 +42,12 @@ def config_argument(argv: list[str]) -> tuple[str, list[str]]:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Flags as absl reads them."""
+    file, _ = config_argument(argv)
+    if file:  # without one, absl may still have --help to answer
+        load_config_file(file)
     try:
         rest = flags.FLAGS(argv)
-    except (AttributeError, KeyError):  # how ml_collections says that a config has no such key
+    except (AttributeError, KeyError, TypeError):  # how ml_collections says that a config has no such key
         raise UserError(_unknown_key(argv)) from None
     except flags.Error as error:
         # absl puts a whole traceback in here if the config file fails; its last line says why.
@@ -46,8 +55,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         raise UserError(lines[-1].removeprefix("fedss_jax.types.UserError: ")) from None
     if len(rest) > 1:
         raise UserError(f"cannot make sense of {' '.join(rest[1:])}; options are written --name=value")
-    file, _ = config_argument(argv)
-    load_config_file(file)  # absl itself says nothing of a config file that is not there
+    if not file:
+        load_config_file(file)
     return rest
 
 

@@ -43,23 +43,27 @@ def look_up(config: Any, path: str) -> Any:
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """A checked copy, with the rates that its method was tuned to where none are set."""
     config = config.copy_and_resolve_references()
+    if not config.data.get("name"):
+        raise UserError("data.name is not set; run a config of a data set, such as configs/glyphs.py")
     for path, known in ONE_OF.items():
         if (value := look_up(config, path)) not in known:
             raise UserError(f"{path} is {value!r}, which does not exist; choose one of {', '.join(known)}")
     tuned = config.tuned.get(config.method, {})
-    for section, key in ((config.client, "learning_rate"), (config.model, "class_norm")):
-        if section[key] is None:
+    for section, key in (("client", "learning_rate"), ("model", "class_norm")):
+        if config[section][key] is None:
             if key not in tuned:
-                raise UserError(f"{key} is not set and the config has no tuned one for {config.method}; set it")
-            section[key] = tuned[key]
+                raise UserError(f"{section}.{key} is not set, and none was tuned for {config.method}; set it")
+            config[section][key] = tuned[key]
     for path, least in AT_LEAST.items():
         if (value := look_up(config, path)) < least:
             raise UserError(f"{path} is {value}; it must be at least {least}")
     for path in ABOVE_ZERO:
         if not (value := look_up(config, path)) > 0:
             raise UserError(f"{path} is {value}; it must be above 0")
-    if config.method == "negonly" and config.num_negatives == 0:
-        raise UserError("num_negatives is 0, but negonly has no other classes to tell apart; set at least 1")
+    if config.seed >= 2**32:
+        raise UserError(f"seed is {config.seed}; it must be below 2**32, as JAX's keys have 32 bits of it")
+    with config.unlocked():
+        del config.tuned  # of no further meaning to this run
     return config
 
 
@@ -70,8 +74,8 @@ def check_population(config: ml_collections.ConfigDict, method: Method, clients:
         raise UserError(
             f"clients_per_round is {config.clients_per_round}, but the data has {population} clients; lower it"
         )
-    positives = np.asarray(clients.num_positives)
-    drawn = np.asarray(method.num_negatives(positives))
+    positives = np.asarray(clients.num_positives, np.int64)
+    drawn = np.broadcast_to(method.num_negatives(positives), positives.shape)
     client = int(np.argmax(drawn - (n - positives)))
     if drawn[client] > n - positives[client]:
         raise UserError(

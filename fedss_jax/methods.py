@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedss_jax import sampling, spreadout
 from fedss_jax.types import Clients, Request, UserError
 
-Count = Callable[[Any], Any]  # |P_k| -> a number of classes; works on ints and on arrays
+Count = Callable[[Any], Any]  # |P_k| -> a number of classes, for an int or an array of them
 
 
 def _keep(class_matrix: jax.Array, touched: jax.Array) -> jax.Array:
@@ -45,7 +45,7 @@ class Method:
 
     request: Callable[[jax.Array, Clients, jax.Array, int], Request]
     competes: Callable[[Request], jax.Array] = _all_compete
-    num_negatives: Count = lambda num_positives: 0 * num_positives
+    num_negatives: Count = lambda num_positives: 0
     after_step: Callable[[jax.Array, jax.Array], jax.Array] = _keep
     federated: bool = True
 
@@ -84,13 +84,14 @@ def _request_all(key: jax.Array, client: Clients, labels: jax.Array, n: int) -> 
     return Request(jnp.arange(n), everything, everything, jnp.zeros(n), labels)
 
 
+def _sampled(num_negatives: Count, correct_logits: bool, competes: Callable[[Request], jax.Array]) -> Method:
+    request = partial(_request_sampled, num_negatives=num_negatives, correct_logits=correct_logits)
+    return Method(request, competes, num_negatives)
+
+
 def fedss(*, num_negatives: int, correct_logits: bool) -> Method:
     """The paper's method: positives and sampled negatives all compete."""
-    count = lambda num_positives: num_negatives + 0 * num_positives  # noqa: E731
-    return Method(
-        request=partial(_request_sampled, num_negatives=count, correct_logits=correct_logits),
-        num_negatives=count,
-    )
+    return _sampled(lambda num_positives: num_negatives, correct_logits, _all_compete)
 
 
 def negonly(*, num_negatives: int, extra_negatives: bool, correct_logits: bool) -> Method:
@@ -99,15 +100,11 @@ def negonly(*, num_negatives: int, extra_negatives: bool, correct_logits: bool) 
     extra_negatives: the paper's fairness arm. Every client draws |P_k| - 1 more, so that each example competes
     against as many classes as in FedSS.
     """
-
-    def count(num_positives: Any) -> Any:
-        # Written with arrays and ints alike in mind; a client without positives draws no extra ones.
-        return num_negatives + extra_negatives * (num_positives - (num_positives > 0))
-
-    return Method(
-        request=partial(_request_sampled, num_negatives=count, correct_logits=correct_logits),
-        competes=_negatives_compete,
-        num_negatives=count,
+    if num_negatives == 0 and not extra_negatives:
+        raise UserError("num_negatives is 0, but negonly has no other classes to tell apart; set at least 1")
+    extra = 1 if extra_negatives else 0
+    return _sampled(
+        lambda num_positives: num_negatives + extra * (num_positives - 1), correct_logits, _negatives_compete
     )
 
 

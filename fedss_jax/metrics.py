@@ -23,7 +23,7 @@ class Workdir:
         self.path = Path(path)
         self._metrics = self.path / "metrics.jsonl"
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        self._refuse_another_run(json.loads(text))
+        refuse_another_run(self.path, config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._replace("config.json", text)
@@ -34,22 +34,6 @@ class Workdir:
             ) from None
         (self.path / "summary.json").unlink(missing_ok=True)
 
-    def _refuse_another_run(self, config: Mapping[str, Any]) -> None:
-        try:
-            other = json.loads((self.path / "config.json").read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"workdir {self.path} has a config.json that cannot be read ({error}); choose another with --workdir"
-            ) from None
-        changed = [f"{key} ({_short(old)} there, {_short(new)} here)" for key, old, new in _differences(other, config)]
-        if changed:
-            raise UserError(
-                f"workdir {self.path} holds a run of another config: {', '.join(changed)};"
-                " choose another with --workdir"
-            )
-
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""
         temporary = self.path / f".{name}.tmp"
@@ -58,10 +42,30 @@ class Workdir:
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
         with self._metrics.open("a") as file:
-            file.write(json.dumps({"round": round, **scalars}) + "\n")
+            file.write(json.dumps({"round": round, **scalars}, allow_nan=False) + "\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
+    """Raises if the folder holds a run of another config than this one."""
+    try:
+        other = json.loads((path / "config.json").read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"workdir {path} has a config.json that cannot be read ({error}); choose another with --workdir"
+        ) from None
+    changed = [
+        f"{key} ({_short(old)} there, {_short(new)} here)"
+        for key, old, new in _differences(other, json.loads(json.dumps(config)))
+    ]
+    if changed:
+        raise UserError(
+            f"workdir {path} holds a run of another config: {', '.join(changed)}; choose another with --workdir"
+        )
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A round as one program: jit(shard_map(vmap(client))) over the mesh, then the server's step.
 
-The only file that knows of vmap and shard_map together.
+Clients' randomness, padding and devices all meet here; what one client does is in client.py.
 """
 
 from __future__ import annotations

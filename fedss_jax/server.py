@@ -35,13 +35,20 @@ def make_optimizer(name: str, learning_rate: float, options: Mapping[str, Any]) 
     }
     if name not in known:
         raise UserError(f"server.optimizer is {name!r}, which optax does not have; choose one of {', '.join(known)}")
-    accepted = inspect.signature(known[name]).parameters
+    accepted = [option for option in inspect.signature(known[name]).parameters if option != "learning_rate"]
     unknown = sorted(set(options) - set(accepted))
     if unknown:
         raise UserError(
             f"server.options has {', '.join(unknown)}, which optax.{name} does not take; it takes {', '.join(accepted)}"
+            " (--config.server.options= clears them)"
         )
-    return known[name](learning_rate, **options)
+    try:
+        optimizer = known[name](learning_rate, **options)
+        jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), jnp.zeros((2, 2)))
+    except Exception as error:  # optax raises nearly anything on options that it cannot use
+        reason = str(error).splitlines()[0]
+        raise UserError(f"optax.{name} does not work as server.optimizer with {dict(options)}: {reason}") from None
+    return optimizer
 
 
 @dataclasses.dataclass(frozen=True)

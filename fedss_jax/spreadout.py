@@ -42,7 +42,8 @@ def step(
 ) -> jax.Array:
     """One gradient step on reg. The n x n Gram matrix never exists whole.
 
-    touched: [n] bool, the classes that some client held this round; with `touched_only` the sums run over these.
+    touched: [n] bool, the classes that some client held this round; with `touched_only` the sums run over these
+    (which changes the sum, not its cost).
     neighbours: count only so many nearest classes of each class; 0 for all.
     """
     n = class_matrix.shape[0]

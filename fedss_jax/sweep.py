@@ -13,45 +13,68 @@ import queue
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from fedss_jax.config import resolve
+from fedss_jax.metrics import refuse_another_run
 from fedss_jax.report.summary import NAMES
 from fedss_jax.types import UserError
 
-Cell = dict[str, Any]  # config key -> value
+
+class Cell(NamedTuple):
+    settings: Mapping[str, Any]  # config key -> value, as add() got them
+    config: Mapping[str, Any]  # the whole config that they make
+
+    @property
+    def name(self) -> str:
+        """A folder's name, such as method=fedss,num_negatives=5,seed=0."""
+        return ",".join(f"{key}={value}" for key, value in self.settings.items())
+
+    @property
+    def row(self) -> str:
+        """Its row in the table: all but the seed."""
+        shown = (v if k == "method" else f"{k}={v}" for k, v in self.settings.items() if k != "seed")
+        return " ".join(map(str, shown))
 
 
-def sweep(config_file: ModuleType, command: Sequence[str], workdir: Path, jobs: int) -> None:
-    """Runs every cell that is not done yet, prints the table and writes it to table.md."""
-    cells = list_cells(config_file)
-    failed = run(command, cells, workdir, jobs)
-    made = table(cells, workdir)
-    (workdir / "table.md").write_text(made + "\n")
-    print(f"{made}\n\n{len(cells) - len(failed)} of {len(cells)} runs are done; {workdir} has them and table.md")
-    if failed:
-        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
-        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
-
-
-def list_cells(config_file: ModuleType) -> list[Cell]:
+def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
+    """What the file's sweep(add) adds, each a checked copy of the config with its settings."""
     if not hasattr(config_file, "sweep"):
         raise UserError(
             f"{config_file.__file__} has no sweep(add); run it with --mode=train, or take one of configs/sweeps/"
         )
     cells: list[Cell] = []
-    config_file.sweep(lambda **cell: cells.append(cell))
+
+    def add(**settings: Any) -> None:
+        changed = config.copy_and_resolve_references()
+        changed.update_from_flattened_dict(settings)
+        cells.append(Cell(settings, resolve(changed).to_dict()))
+
+    config_file.sweep(add)
     return cells
 
 
-def name(cell: Cell) -> str:
-    """A folder's name, such as method=fedss,num_negatives=5,seed=0."""
-    return ",".join(f"{key}={value}" for key, value in cell.items())
+def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> None:
+    """Runs every cell that is not done yet, prints the table and writes it to table.md."""
+    for cell in cells:
+        refuse_another_run(workdir / cell.name, cell.config)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"workdir {workdir} cannot be made ({error.strerror}); choose another with --workdir") from None
+    failed = run(command, cells, workdir, jobs)
+    made = table(cells, workdir)
+    (workdir / "table.md").write_text(made + "\n")
+    print(f"{made}\n\n{len(cells) - len(failed)} of {len(cells)} runs are done; {workdir} has them and table.md")
+    if failed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
 
 
 def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
@@ -59,7 +82,7 @@ def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) 
     if (folder / "summary.json").exists():
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    settings = [f"--config.{key}={value}" for key, value in cell.items()]
+    settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [*command, *settings, f"--workdir={folder}"], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
@@ -84,7 +107,7 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
     def one(cell: Cell) -> str | None:
         cores = shares.get()
         try:
-            return run_cell(command, cell, workdir / name(cell), cores)
+            return run_cell(command, cell, workdir / cell.name, cores)
         finally:
             shares.put(cores)
 
@@ -92,18 +115,20 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
         futures = {pool.submit(one, cell): cell for cell in cells}
         done = concurrent.futures.as_completed(futures)
         bar = tqdm(done, total=len(cells), unit="run", file=sys.stdout, disable=not sys.stdout.isatty())
-        reasons = {name(futures[future]): future.result() for future in bar}
-    return {cell: reason for cell, reason in reasons.items() if reason is not None}
+        reasons = {futures[future].name: future.result() for future in bar}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def table(cells: Sequence[Cell], workdir: Path) -> str:
     """A Markdown table: mean and standard deviation over seeds."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    starts: dict[int, dict[str, float]] = {}  # by seed: untrained, all methods are the same
     for cell in cells:
-        path = workdir / name(cell) / "summary.json"
+        path = workdir / cell.name / "summary.json"
         if path.exists():
-            settings = [v if k == "method" else f"{k}={v}" for k, v in cell.items() if k != "seed"]
-            rows[" ".join(map(str, settings))].append(json.loads(path.read_text()))
+            summary = json.loads(path.read_text())
+            rows[cell.row].append(summary)
+            starts[summary["seed"]] = summary["start"]
     if not rows:
         return "no finished runs"
     finals = [run["final"] for runs in rows.values() for run in runs]
@@ -112,9 +137,8 @@ def table(cells: Sequence[Cell], workdir: Path) -> str:
         "| | " + " | ".join(NAMES[key] for key in metrics) + " | classes a client receives | seeds |",
         "|---|" + "---|" * (len(metrics) + 2),
     ]
-    starts = [run["start"] for runs in rows.values() for run in runs]
-    untrained = [_spread([start[key] for start in starts]) for key in metrics]
-    lines.append(f"| untrained | {' | '.join(untrained)} | | |")
+    untrained = [_spread([start[key] for start in starts.values()]) for key in metrics]
+    lines.append(f"| untrained | {' | '.join(untrained)} | | {len(starts)} |")
     for label, runs in rows.items():
         scores = [_spread([run["final"][key] for run in runs]) for key in metrics]
         received = runs[0]["final"].get("comm/classes")

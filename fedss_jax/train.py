@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from fedss_jax.report import curves
 from fedss_jax.report import summary as report
 from fedss_jax.round import Round, RoundStats, make_round
 from fedss_jax.server import Server, make_optimizer
-from fedss_jax.types import Clients, Dataset, Model, ServerState, Store, Theta
+from fedss_jax.types import Clients, Dataset, Model, ServerState, Store, Theta, UserError
 
 ROUNDS_IN_FLIGHT = 8  # dispatched before their numbers are read, so that the device never waits for the host
 
@@ -32,7 +32,6 @@ class Simulation(NamedTuple):
 
     config: ml_collections.ConfigDict  # resolved
     dataset: Dataset
-    model: Model
     state: ServerState
     run_round: Round
     inputs: tuple[Store, Clients, jax.Array]  # what run_round takes besides the state
@@ -81,7 +80,6 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     return Simulation(
         config=config,
         dataset=dataset,
-        model=model,
         state=parallel.replicate(mesh, state),
         run_round=run_round,
         inputs=(store, *parallel.replicate(mesh, (population, root))),
@@ -153,20 +151,30 @@ def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int) -> dict[
     return scalars
 
 
+def stop_if_diverged(read: Sequence[tuple[int, dict[str, float]]], config: ml_collections.ConfigDict) -> None:
+    for round, scalars in read:
+        if not np.isfinite(scalars["train/loss"]):
+            raise UserError(
+                f"the training loss of round {round} is {scalars['train/loss']};"
+                f" lower client.learning_rate, which is {config.client.learning_rate}"
+            )
+
+
 def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     """Runs the config and returns its summary. The folder gets all that the run leaves behind."""
     began = time.perf_counter()
     simulation = build(config)
     config, dataset = simulation.config, simulation.dataset
-    folder = Workdir(workdir, config.to_dict())
     encoder_parameters = models.count_parameters(simulation.state.theta.encoder)
     describe(simulation, encoder_parameters)
 
-    say("compiling the round")
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
-    # Compiled ahead of time, once: a call that would need another compilation is an error.
-    run_round = simulation.run_round.lower(state, *inputs).compile()  # type: ignore[attr-defined]
+    traced = simulation.run_round.lower(state, *inputs)  # type: ignore[attr-defined]
+    folder = Workdir(workdir, config.to_dict())  # only now: what cannot run leaves nothing behind
+    say("compiling the round")
+    # Ahead of time, once: a call that would need another compilation is an error.
+    run_round = traced.compile()
     compile_seconds = time.perf_counter() - compile_began
 
     start = simulation.evaluate(state.theta)
@@ -175,8 +183,8 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     progress.update(0, start)
 
     pending: list[tuple[int, RoundStats]] = []
+    sent: list[float] = []  # bytes a mean client receives and sends, round by round
     training_seconds, tick = 0.0, time.perf_counter()
-    last: dict[str, float] = start
     for round in range(1, config.rounds + 1):
         state, stats = run_round(state, *inputs)
         pending.append((round, stats))
@@ -185,10 +193,11 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
             continue
         read = [(r, round_scalars(s, encoder_parameters, config.model.dim)) for r, s in pending]
         pending.clear()
+        stop_if_diverged(read, config)
+        sent.extend(scalars.get("comm/bytes_down", 0.0) + scalars.get("comm/bytes_up", 0.0) for _, scalars in read)
         training_seconds += time.perf_counter() - tick
         if evaluating:
-            last = simulation.evaluate(state.theta)
-            read[-1][1].update(last)
+            read[-1][1].update(simulation.evaluate(state.theta))
         for r, scalars in read:
             folder.write(r, scalars)
             progress.update(r, scalars)
@@ -207,7 +216,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "seconds_compiling": compile_seconds,
         "seconds_training": training_seconds,
         "rounds_per_second": config.rounds / training_seconds,
-        "bytes_per_client_per_round": sum(read[-1][1].get(f"comm/bytes_{way}", 0.0) for way in ("down", "up")),
+        "bytes_per_client_per_round": float(np.mean(sent)),
         "empty_clients": simulation.empty_clients,
     }
     folder.finish(summary)

@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
     classes: jax.Array  # [S]
     valid: jax.Array  # [S] bool; False for padding
-    positive: jax.Array  # [S] bool; the client's own classes
+    positive: jax.Array  # [S] bool; asked for by name, not drawn
     log_inclusion: jax.Array  # [S] log probability that the class was drawn; 0 where it is certain
     targets: jax.Array  # [E] where each of the client's examples finds its class in `classes`
 

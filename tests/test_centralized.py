@@ -35,8 +35,8 @@ def test_agrees_with_plain_sgd(dataset, store, population):
     for t in range(2):
         loss = 0.0
         for u in range(3):
-            key = sampling.client_key(ROOT, jnp.asarray(t), jnp.asarray(u))
-            chosen = jitted(sampling.distinct, 3)(key, size, 6, 6)
+            draw_key, _ = jax.random.split(sampling.client_key(ROOT, jnp.asarray(t), jnp.asarray(u)))
+            chosen = jitted(sampling.distinct, 3)(draw_key, size, 6, 6)
             batch = [(dataset.train.images[i].astype(np.float64), int(dataset.train.labels[i])) for i in chosen]
             A, W, one = batch_step(A, W, batch, range(CLASSES), {}, 20.0, 0.1)
             loss += one

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
+
+import jax
 import jax.numpy as jnp
 import pytest
 
 from configs import common, glyphs
 from fedss_jax import config as config_module
 from fedss_jax import methods
+from fedss_jax.train import make_method
 from fedss_jax.types import Clients, UserError
 
 
@@ -28,6 +32,8 @@ def test_rates_come_from_the_tuned_ones_unless_set():
         ("rounds", 0, "rounds is 0; it must be at least 1"),
         ("clients_per_round", 0, "clients_per_round is 0"),
         ("num_negatives", -1, "num_negatives is -1; it must be at least 0"),
+        ("seed", 2**32, r"seed is 4294967296; it must be below 2\*\*32"),
+        ("data.name", "", "data.name is not set"),
         ("eval.every", 0, "eval.every is 0"),
         ("client.learning_rate", 0.0, "client.learning_rate is 0.0; it must be above 0"),
         ("client.learning_rate", float("nan"), "client.learning_rate is nan"),
@@ -42,16 +48,15 @@ def test_bad_values_are_refused(key, value, message):
 
 
 def test_negonly_needs_negatives():
-    config = glyphs.get_config()
-    config.method, config.num_negatives = "negonly", 0
     with pytest.raises(UserError, match="num_negatives is 0, but negonly"):
-        config_module.resolve(config)
+        methods.negonly(num_negatives=0, extra_negatives=False, correct_logits=True)
+    assert methods.negonly(num_negatives=0, extra_negatives=True, correct_logits=True).num_negatives(4) == 3
 
 
 def test_a_rate_that_nobody_set_or_tuned_is_refused():
     config = glyphs.get_config()
     config.tuned = {}
-    with pytest.raises(UserError, match="learning_rate is not set"):
+    with pytest.raises(UserError, match="client.learning_rate is not set, and none was tuned for fedss"):
         config_module.resolve(config)
 
 
@@ -77,6 +82,8 @@ def test_negatives_must_exist(name, negatives, extra, limit):
 
     check(limit)
     if name != "posonly":
+        with pytest.raises(UserError, match="would draw 30000000"):
+            check(3_000_000_000)  # more than 32 bits hold
         with pytest.raises(UserError, match=r"client 1 would draw 8 negatives.*10 classes 3 are its own and 7 remain"):
             check(limit + 1)
 
@@ -110,6 +117,30 @@ def test_variants_are_typed_and_leftovers_refused():
     ):
         with pytest.raises(UserError, match=message):
             parse(text)
+
+
+def test_every_method_option_reaches_its_method():
+    """Each setting of a config changes what the method that takes it does."""
+    config = glyphs.get_config()
+    config.num_negatives, config.extra_negatives, config.correct_logits = 7, True, False
+    config.fedaws.margin, config.fedaws.weight, config.server.learning_rate = 0.3, 0.2, 0.5
+    config.fedaws.neighbours, config.fedaws.touched_only = 6, True
+    config.method = "negonly"
+    negonly = make_method(config)
+    assert negonly.num_negatives(4) == 7 + 3
+    client = Clients(jnp.asarray(0), jnp.asarray(1), jnp.zeros(1, int), jnp.array([2]), jnp.asarray(1))
+    request = negonly.request(jax.random.key(0), client, jnp.array([2]), 30)
+    assert (request.log_inclusion == 0).all()
+    config.correct_logits = True
+    request = make_method(config).request(jax.random.key(0), client, jnp.array([2]), 30)
+    assert request.log_inclusion.min() == pytest.approx(math.log(7 / 29))
+    config.method = "fedaws"
+    assert make_method(config).after_step.keywords == {
+        "margin": 0.3,
+        "step_size": pytest.approx(0.2 * 0.5),
+        "neighbours": 6,
+        "touched_only": True,
+    }
 
 
 def test_unknown_methods_are_refused_with_the_known_ones():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faiss
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,8 +65,7 @@ def test_scores_agree_with_a_plain_recomputation(count, classes):
 
 @pytest.mark.parametrize(("queries", "gallery"), [(64, 128), (1000, 1000), (37, 5)])
 def test_neighbours_agree_with_faiss(queries, gallery):
-    faiss = pytest.importorskip("faiss")
-    vectors, _ = clustered(1000, 100, dim=16)
+    vectors, labels = clustered(1000, 100, dim=16)
     index = faiss.IndexFlatIP(16)
     index.add(vectors)
     _, expected = index.search(vectors, 13)
@@ -78,6 +78,8 @@ def test_neighbours_agree_with_faiss(queries, gallery):
         np.einsum("qkd,qd->qk", vectors[found], vectors), np.einsum("qkd,qd->qk", vectors[expected], vectors), atol=1e-6
     )
     assert (found != np.arange(1000)[:, None]).all()
+    by_faiss = retrieval.metrics(labels[expected] == labels[:, None], np.bincount(labels)[labels] - 1)
+    assert retrieval.scores(jnp.asarray(vectors), labels)["map10"] == pytest.approx(by_faiss["map10"], abs=1e-4)
 
 
 def test_a_query_is_left_out_by_index_not_by_similarity():
@@ -91,6 +93,13 @@ def test_a_class_of_one_picture_cannot_be_found_and_still_counts():
     vectors, _ = clustered(30, 3)
     labels = np.array([0] * 15 + [1] * 14 + [2])
     assert retrieval.scores(jnp.asarray(vectors), labels)["recall100"] == pytest.approx(29 / 30)
+
+
+def test_map_at_r_is_left_out_where_classes_are_too_large_for_it(monkeypatch):
+    vectors, labels = clustered(300, 2)
+    assert "map_r" in retrieval.scores(jnp.asarray(vectors), labels)
+    monkeypatch.setattr(retrieval, "MAX_NEIGHBOURS", 120)
+    assert "map_r" not in retrieval.scores(jnp.asarray(vectors), labels)
 
 
 def test_the_similarity_matrix_never_exists_whole():

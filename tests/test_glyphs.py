@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -96,15 +98,27 @@ def test_population_by_hand():
 @pytest.mark.parametrize(
     ("labels", "clients", "message"),
     [
-        ([0, 3], [np.array([0])], "label 3, but its 3 classes are 0 to 2"),
-        ([0, -1], [np.array([0])], "label -1"),
+        ([0, 3], [np.array([0])], "training label 3, but its 3 classes are 0 to 2"),
+        ([0, -1], [np.array([0])], "training label -1"),
         ([0, 1], [np.array([], int)], "no client with examples"),
         ([0, 1], [np.array([0, 2])], "holds example 2, but the examples are 0 to 1"),
+        ([0], [np.array([0])], "has 1 training examples"),
     ],
 )
 def test_bad_data_is_refused(labels, clients, message):
     with pytest.raises(UserError, match=message):
-        make_population(tiny(labels, clients))
+        data.check(tiny(labels, clients))
+
+
+def test_test_labels_must_be_known_classes_where_they_are_classified():
+    good = tiny([0, 1], [np.array([0, 1])])
+    strange = Examples(good.train.images, np.array([1, 7], np.int32))
+    data.check(dataclasses.replace(good, test=strange))  # retrieval: test classes are their own
+    with pytest.raises(UserError, match="test label 7, but its 3 classes are 0 to 2"):
+        data.check(dataclasses.replace(good, task="classification", test=strange))
+    short = Examples(good.train.images[:1], good.train.labels)
+    with pytest.raises(UserError, match="1 test images but 2 labels"):
+        data.check(dataclasses.replace(good, test=short))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +129,9 @@ def test_bad_data_is_refused(labels, clients, message):
         ({"train_classes": 4000}, r"4000 \+ 500, but there are 40"),
         ({"font_dirs": ("/nowhere",)}, "font_dirs.*nowhere"),
         ({"task": "classification", "test_faces": ("Comic",)}, "test_faces has Comic; choose from DejaVu"),
+        ({"classes_per_client": 0}, "data.classes_per_client is 0; it must be at least 1"),
+        ({"images_per_class": -1}, "data.images_per_class is -1"),
+        ({"slant": -0.1}, "data.slant is -0.1"),
         ({"colour": 1}, "has no option colour"),
     ],
 )
@@ -123,21 +140,22 @@ def test_bad_options_are_refused(changes, message):
         load(**changes)
 
 
-def test_more_fonts_bring_more_classes(tmp_path):
+def test_more_fonts_bring_more_classes(tmp_path, monkeypatch):
     """A folder with a changed copy of a shipped face: its characters move to other code points."""
     from fontTools.ttLib import TTFont
     from matplotlib import get_data_path
 
+    monkeypatch.setenv("FEDSS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "more"
     folder.mkdir()
     for name in ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono"):
         font = TTFont(f"{get_data_path()}/fonts/ttf/{name}.ttf")
-        for subtable in font["cmap"].tables:
-            if subtable.isUnicode():
-                letters = {k: v for k, v in subtable.cmap.items() if 0x41 <= k <= 0x5A}
-                subtable.cmap = {0x4E00 + k: v for k, v in letters.items()}
-        for glyph in {g for t in font["cmap"].tables for g in t.cmap.values()}:
-            font["glyf"][glyph].coordinates.scale((0.7, 0.4))  # letters that no shipped face has
+        letters = {k: v for k, v in font.getBestCmap().items() if 0x41 <= k <= 0x5A}
+        font["cmap"].tables = [table for table in font["cmap"].tables if table.isUnicode()]
+        for table in font["cmap"].tables:
+            table.cmap = {0x4E00 + k: v for k, v in letters.items()}
+        for glyph in letters.values():
+            font["glyf"][glyph].coordinates.scale((0.7, 0.4))  # a shape that no shipped face has
         font.save(folder / f"{name}-cjk.ttf")
     before, after = load(), load(font_dirs=(str(folder),))
     classes = [len(np.unique(d.test.labels)) for d in (before, after)]

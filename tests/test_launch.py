@@ -89,6 +89,10 @@ def test_every_kind_of_run_ends_well(settings, tmp_path):
         (["--config.clients_per_round=11"], "clients_per_round is 11, but the data has 10 clients; lower it"),
         (["--config.data.name=mnist"], "data.name is 'mnist'"),
         (["--workers=3"], "Unknown command line flag 'workers'"),
+        (["--config.server.options=momentum=fast"], "optax.sgd does not work as server.optimizer"),
+        (["--config.server.options.b1=3"], "the config has no key server.options.b1"),
+        (["--config.server.optimizer=adam"], "--config.server.options= clears them"),
+        (["--config.client.learning_rate=1e30"], "the training loss of round"),
         (["--mode=sweep"], "has no sweep"),
         (["rounds=3"], "cannot make sense of rounds=3"),
     ],
@@ -99,12 +103,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(settings, message, tmp_
     assert done.returncode != 0
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert done.stderr.startswith("error: ") and message in done.stderr
-    assert not workdir.exists()
+    assert not (workdir / "summary.json").exists()
+    assert "1e30" in settings[0] or not workdir.exists()  # only training itself can tell that it diverges
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ("README.md", "README.md is not Python; choose"),
+        ("configs/common.py", "data.name is not set"),
         ("configs/nothing.py", "configs/nothing.py does not exist"),
         ("configs/glyphs.py:fast", "config variant 'fast' does not exist; choose from retrieval, classification"),
     ],

@@ -86,6 +86,12 @@ def test_parameters_of_the_glyph_encoder():
     assert models.count_parameters(model.init(jax.random.key(0))) == convolutions + norms + 4 * 4 * 64 * 64 + 64
 
 
+@pytest.mark.parametrize("options", [{"groups": 5}, {"layers": ((8, 3, 0),)}, {"depth": 3}, {"layers": 7}])
+def test_options_that_do_not_fit_are_refused(options):
+    with pytest.raises(UserError, match=r"^model.options"):
+        small(**options)
+
+
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(UserError, match=r"'resnet'.*small"):
         models.create("resnet", image_shape=(8, 8, 1), dim=4, dtype="float32", options={})

@@ -165,6 +165,29 @@ def test_requested_rows_are_counted(store, population):
     assert stats.requested == 9 * OPTIONS["num_negatives"] + int((2 * population.num_positives - 1).sum())
 
 
+def test_every_example_epoch_and_round_is_augmented_anew(store, population):
+    """A model that remembers nothing and an `augment` that reports the key it got."""
+    keys = []
+
+    def spy(key, image):
+        jax.debug.callback(lambda data, x: keys.append((*data.tolist(), *x.tolist())), jax.random.key_data(key), image)
+        return image
+
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    method = methods.create("posonly", OPTIONS)
+    server = Server(optax.sgd(1.0), method)
+    training = LocalTraining(linear_model(), method, spy, 0.1, 4, 2, 20.0, CLASSES)
+    run_round = make_round(training, server, 9, mesh)
+    state = parallel.replicate(mesh, server.init(start()))
+    for _ in range(2):
+        state, _ = run_round(state, *parallel.replicate(mesh, (store, population, ROOT)))
+    jax.effects_barrier()
+    real = {image.tobytes() for image in np.asarray(store.images)}
+    used = {key for key in keys if np.array(key[2:], np.float32).tobytes() in real}
+    # 63 examples, 2 epochs, 2 rounds; a padded slot repeats the key of the client's first example.
+    assert len({key[:2] for key in used}) == len(used) == 63 * 2 * 2
+
+
 def test_augmentation_does_not_depend_on_devices_or_padding():
     """Pictures rather than features: each example's augmentation follows its client, epoch and place."""
     rng = np.random.default_rng(0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,21 @@ def test_cohort_and_holder_averages_by_hand():
         assert state.round == 1
 
 
+def test_a_methods_own_step_comes_last_and_knows_who_was_touched():
+    seen = []
+
+    def after_step(class_matrix, touched):
+        seen.append((class_matrix, touched))
+        return class_matrix + 100.0
+
+    s = Server(optax.sgd(1.0), dataclasses.replace(methods.posonly(), after_step=after_step))
+    state = s.step(s.init(THETA), COHORT)
+    ((class_matrix, touched),) = seen
+    assert touched.tolist() == [True, True, False]
+    np.testing.assert_allclose(class_matrix[0], [0.0, 0.0])  # the optimizer's step has been taken
+    np.testing.assert_allclose(state.theta.class_matrix, class_matrix + 100.0)
+
+
 def test_momentum_goes_on_moving_rows_that_nobody_touches():
     s = server()
     state = s.step(s.init(THETA), COHORT)
@@ -61,3 +78,9 @@ def test_unknown_optimizers_and_options_are_refused_with_the_known_names():
         make_optimizer("fedadam", 0.1, {})
     with pytest.raises(UserError, match=r"momentum.*optax\.adam does not take.*b1"):
         make_optimizer("adam", 0.1, {"momentum": 0.9})
+    with pytest.raises(UserError, match="learning_rate, which optax.sgd does not take"):
+        make_optimizer("sgd", 0.1, {"learning_rate": 0.9})
+    with pytest.raises(UserError, match="optax.sgd does not work as server.optimizer"):
+        make_optimizer("sgd", 0.1, {"momentum": "fast"})
+    with pytest.raises(UserError, match="optax.lbfgs does not work as server.optimizer"):
+        make_optimizer("lbfgs", 0.1, {})

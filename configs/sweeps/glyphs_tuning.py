@@ -23,9 +23,9 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(add: Callable[..., None]) -> None:
-    for rate in (0.05, 0.1, 0.025):
+    for rate in (0.0125, 0.025, 0.05, 0.1):
         for norm in (0.35, 1.0):
             for method in ("fedss", "negonly", "posonly", "fullsoftmax", "centralized"):
                 add(**{"method": method, "client.learning_rate": rate, "model.class_norm": norm})
-    for weight in (0.01, 0.1, 1.0, 10.0):
+    for weight in (0.001, 0.01, 0.1, 1.0):
         add(**{"method": "fedaws", "fedaws.weight": weight})

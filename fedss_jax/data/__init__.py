@@ -23,6 +23,36 @@ def load(name: str, split: str, options: Mapping[str, Any]) -> Dataset:
         if keys:
             raise UserError(f"data set {name} {problem} option {', '.join(sorted(keys))}")
     dataset = SOURCES[name](split=split, **options)
-    if not len(dataset.test):
-        raise UserError(f"data set {name} has no {split} examples; check its options")
+    check(dataset)
     return dataset
+
+
+def check(dataset: Dataset) -> None:
+    """Whether labels and images fit together."""
+    parts = {"training": dataset.train, "test": dataset.test}
+    for part, examples in parts.items():
+        if len(examples.images) != len(examples.labels):
+            raise UserError(
+                f"data set {dataset.name} has {len(examples.images)} {part} images but {len(examples.labels)} labels"
+            )
+        if len(examples) < 2:
+            raise UserError(f"data set {dataset.name} has {len(examples)} {part} examples; check its options")
+    n = dataset.num_classes
+    labelled = ["training", "test"] if dataset.task == "classification" else ["training"]
+    for part in labelled:
+        labels = parts[part].labels
+        for worst in (labels.min(), labels.max()):
+            if not 0 <= worst < n:
+                raise UserError(
+                    f"data set {dataset.name} has a {part} label {worst}, but its {n} classes are 0 to {n - 1};"
+                    " renumber the labels or correct num_classes"
+                )
+    for held in dataset.clients:
+        for worst in (held.min(), held.max()) if len(held) else ():
+            if not 0 <= worst < len(dataset.train):
+                raise UserError(
+                    f"data set {dataset.name} has a client that holds example {worst}, but the examples are 0 to"
+                    f" {len(dataset.train) - 1}; correct its partition"
+                )
+    if not any(len(held) for held in dataset.clients):
+        raise UserError(f"data set {dataset.name} has no client with examples; check its partition")

@@ -60,7 +60,7 @@ class Jitter:
         image = image - self.background  # so that what moves in from outside is background
         rows = _resample(height, 1 + self.scale * draw[0], self.shift * draw[1])
         columns = _resample(width, 1 + self.scale * draw[2], self.shift * draw[3])
-        image = jnp.einsum("ih,hwc,jw->ijc", rows, image, columns)
+        image = jnp.einsum("ih,hwc,jw->ijc", rows, image, columns, precision="highest")
         if self.slant:
             image = _slant(image, self.slant * draw[4], self.slant)
         if self.noise:
@@ -71,6 +71,11 @@ class Jitter:
             stretch = jax.lax.dynamic_slice(noise, (place,), (image.size,))
             image = image + self.noise * stretch.reshape(image.shape)
         return image + self.background
+
+
+def pixels(images: jax.Array) -> jax.Array:
+    """uint8 -> float32 in [-1, 1]; ready-made float features pass through."""
+    return images / 127.5 - 1.0 if images.dtype == jnp.uint8 else images
 
 
 def nothing(key: jax.Array, image: jax.Array) -> jax.Array:

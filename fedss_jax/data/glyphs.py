@@ -52,6 +52,17 @@ def load(
     ):
         if value not in known:
             raise UserError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+    for name, number, least in (
+        ("classes_per_client", classes_per_client, 1),
+        ("images_per_class", images_per_class, 0),
+        ("seed", seed, 0),
+        ("shift", shift, 0),
+        ("scale", scale, 0),
+        ("slant", slant, 0),
+        ("noise", noise, 0),
+    ):
+        if not number >= least:
+            raise UserError(f"data.{name} is {number}; it must be at least {least}")
     try:
         glyphs = fonts.load_glyphs(font_dirs)
     except ValueError as error:

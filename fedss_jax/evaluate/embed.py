@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedss_jax import parallel
-from fedss_jax.client import pixels
+from fedss_jax.data.augment import pixels
 from fedss_jax.types import Model, Params
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 QUERIES, GALLERY = 256, 16384  # the block of the similarity matrix that exists at a time
 Pair = tuple[jax.Array, jax.Array]
-MAX_NEIGHBOURS = 1000  # MAP@R looks at most so far
+MAX_NEIGHBOURS = 1000  # MAP@R is left out where classes are larger
 
 
 @partial(jax.jit, static_argnames=("k", "queries", "gallery"))
@@ -52,7 +52,7 @@ def neighbours(embeddings: jax.Array, k: int, *, queries: int = QUERIES, gallery
 
 
 def scores(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
-    """MAP@10 (always over 10, as in the paper) with its ceiling, MAP@R, Recall@{1, 10, 100}."""
+    """MAP@10 (always over 10, as in the paper) with its ceiling, MAP@R, Recall@{1, 10, 100}. Needs two images."""
     labels = np.asarray(labels)
     _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     relevant = sizes[inverse] - 1  # [N]: how many right answers a query has
@@ -69,8 +69,8 @@ def metrics(hits: np.ndarray, relevant: np.ndarray) -> dict[str, float]:
         "map10": gain[:, :10].sum(axis=1).mean() / 10,
         "map10_ceiling": np.minimum(relevant, 10).mean() / 10,
     }
-    answerable = (relevant > 0) & (relevant <= hits.shape[1])
-    if answerable.any():
+    answerable = relevant > 0
+    if answerable.any() and relevant.max() <= hits.shape[1]:
         within = ranks <= relevant[answerable, None]
         result["map_r"] = ((gain[answerable] * within).sum(axis=1) / relevant[answerable]).mean()
     result |= {f"recall{r}": hits[:, :r].any(axis=1).mean() for r in (1, 10, 100)}

@@ -26,7 +26,10 @@ def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, opt
         raise UserError(f"model.name is {name!r}, which does not exist; choose one of {', '.join(MODELS)}")
     if dtype not in DTYPES:
         raise UserError(f"model.dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
-    module = MODELS[name](dim=dim, dtype=DTYPES[dtype], **options)
+    try:
+        module = MODELS[name](dim=dim, dtype=DTYPES[dtype], **options)
+    except TypeError as error:
+        raise UserError(f"model.options: {error}") from None
 
     @jax.jit
     def init(key: jax.Array) -> Params:
@@ -35,6 +38,11 @@ def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, opt
     def embed(params: Params, images: jax.Array) -> jax.Array:
         return normalize(jnp.asarray(module.apply({"params": params}, images), jnp.float32))
 
+    try:
+        jax.eval_shape(lambda: embed(init(jax.random.key(0)), jnp.zeros((1, *image_shape))))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model.options {dict(options)} do not fit {name} on images {image_shape}: {reason}") from None
     return Model(init, embed)
 
 

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedss_jax.models.layers import Conv
+from fedss_jax.models.layers import PRECISION, Conv
 
 
 class SmallEncoder(nn.Module):
@@ -26,4 +26,4 @@ class SmallEncoder(nn.Module):
         for features, kernel, stride in self.layers:
             x = Conv(features, kernel, stride, self.dtype)(x)
             x = nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(x))
-        return nn.Dense(self.dim, dtype=self.dtype)(x.reshape(x.shape[0], -1))
+        return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION)(x.reshape(x.shape[0], -1))
