@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
 
 test: $(INSTALLED) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

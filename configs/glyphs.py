@@ -17,12 +17,12 @@ from configs import common
 
 # Found with configs/sweeps/glyphs_tuning.py, on validation classes.
 TUNED = {
-    "fedss": {"learning_rate": 0.05, "class_norm": 0.35},
-    "negonly": {"learning_rate": 0.05, "class_norm": 0.35},
-    "posonly": {"learning_rate": 0.05, "class_norm": 0.35},
-    "fedaws": {"learning_rate": 0.05, "class_norm": 0.35},
-    "fullsoftmax": {"learning_rate": 0.05, "class_norm": 0.35},
-    "centralized": {"learning_rate": 0.05, "class_norm": 0.35},
+    "fedss": {"learning_rate": 0.025, "class_norm": 0.2},
+    "negonly": {"learning_rate": 0.0125, "class_norm": 1.0},
+    "posonly": {"learning_rate": 0.05, "class_norm": 1.0},
+    "fedaws": {"learning_rate": 0.05, "class_norm": 1.0},
+    "fullsoftmax": {"learning_rate": 0.025, "class_norm": 0.2},
+    "centralized": {"learning_rate": 0.1, "class_norm": 0.2},
 }
 
 

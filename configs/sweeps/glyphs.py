@@ -13,7 +13,9 @@ from configs import glyphs
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return glyphs.get_config(variant)
+    config = glyphs.get_config(variant)
+    config.eval.every = 100
+    return config
 
 
 def sweep(add: Callable[..., None]) -> None:

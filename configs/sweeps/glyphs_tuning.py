@@ -22,10 +22,27 @@ def get_config(variant: str = "") -> ConfigDict:
     return config
 
 
+# Where a method's best lay on the edge of the grid, one step beyond it.
+BEYOND = (
+    ("fedss", 0.025, 0.2),
+    ("fullsoftmax", 0.05, 0.2),
+    ("fullsoftmax", 0.025, 0.2),
+    ("posonly", 0.05, 2.0),
+    ("negonly", 0.00625, 1.0),
+    ("negonly", 0.0125, 2.0),
+    ("centralized", 0.2, 0.35),
+    ("centralized", 0.1, 0.2),
+)
+
+
 def sweep(add: Callable[..., None]) -> None:
-    for rate in (0.0125, 0.025, 0.05, 0.1):
-        for norm in (0.35, 1.0):
-            for method in ("fedss", "negonly", "posonly", "fullsoftmax", "centralized"):
-                add(**{"method": method, "client.learning_rate": rate, "model.class_norm": norm})
-    for weight in (0.001, 0.01, 0.1, 1.0):
+    grid = [
+        (method, rate, norm)
+        for rate in (0.0125, 0.025, 0.05, 0.1)
+        for norm in (0.35, 1.0)
+        for method in ("fedss", "negonly", "posonly", "fullsoftmax", "centralized")
+    ]
+    for method, rate, norm in (*grid, *BEYOND):
+        add(**{"method": method, "client.learning_rate": rate, "model.class_norm": norm})
+    for weight in (0.01, 0.1, 1.0, 10.0, 100.0):
         add(**{"method": "fedaws", "fedaws.weight": weight})
