@@ -40,7 +40,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.eval.every = 25
 
     config.tuned = ConfigDict(TUNED)
-    config.fedaws.weight = 0.1
+    config.fedaws.weight = 1000.0  # tuned as well
     config.model.name = "small"
     config.model.options = ConfigDict(dict(layers=((32, 8, 4), (64, 3, 2)), groups=4))
 

@@ -44,5 +44,5 @@ def sweep(add: Callable[..., None]) -> None:
     ]
     for method, rate, norm in (*grid, *BEYOND):
         add(**{"method": method, "client.learning_rate": rate, "model.class_norm": norm})
-    for weight in (0.01, 0.1, 1.0, 10.0, 100.0):
+    for weight in (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0):
         add(**{"method": "fedaws", "fedaws.weight": weight})
