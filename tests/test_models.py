@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from functools import partial
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from fedss_jax import models
-from fedss_jax.models.layers import Conv, space_to_depth
+from fedss_jax.models import layers
+from fedss_jax.models.layers import Conv
+from fedss_jax.models.windows import same_padding, space_to_depth, symmetric_padding
 from fedss_jax.types import UserError
 
 
@@ -31,6 +37,110 @@ def test_conv_is_a_convolution(kernel, stride, size):
         x, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     np.testing.assert_allclose(conv.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def convolution(kind, kernel, stride, padding, form):
+    """As a function of x [B, H, W, C] and weights, and the weights' shape for 6 channels (in and out)."""
+    if kind == "dense":
+        return lambda x, w: layers.dense(x, w, kernel, stride, padding(x.shape), form), (kernel * kernel * 6, 6)
+    return lambda x, w: layers.depthwise(x, w, stride, padding(x.shape), form), (kernel, kernel, 6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size", "same"),
+    [
+        (3, 1, (9, 7), False),
+        (3, 2, (20, 1), False),
+        (5, 1, (2, 11), False),
+        (5, 2, (12, 7), False),
+        (4, 2, (8, 7), True),
+    ],
+)
+def test_both_forms_of_a_convolution_agree_with_their_gradients_and_per_client_weights(
+    kind, kernel, stride, size, same
+):
+    padding = partial(same_padding, kernel=kernel, stride=stride) if same else lambda _: symmetric_padding(kernel)
+    rng = np.random.default_rng(0)
+    _, shape = convolution(kind, kernel, stride, padding, "native")
+    x = rng.normal(size=(2, 3, *size, 6)).astype(np.float32)  # two clients
+    w = rng.normal(size=(2, *shape)).astype(np.float32)
+
+    def results(form):
+        """Outputs, and gradients of the sum of their squares."""
+        conv, _ = convolution(kind, kernel, stride, padding, form)
+
+        def client(x, w):
+            y, pull_back = jax.vjp(conv, x, w)
+            return y, pull_back(2 * y)
+
+        return jax.jit(jax.vmap(client))(x, w)
+
+    for sliced, native in zip(jax.tree.leaves(results("sliced")), jax.tree.leaves(results("native")), strict=True):
+        np.testing.assert_allclose(sliced, native, rtol=1e-4, atol=1e-3)
+
+
+def test_the_platform_decides_the_form_and_a_setting_overrules_it():
+    def lowered(kind, platform, form):
+        conv, shape = convolution(kind, 3, 2, lambda _: symmetric_padding(3), form)
+        gradient = jax.jit(jax.vmap(jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), argnums=(0, 1))))
+        inputs = jax.ShapeDtypeStruct((2, 3, 8, 8, 6), jnp.float32), jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+        text = jax.export.export(gradient, platforms=[platform])(*inputs).mlir_module()
+        return "native" if "stablehlo.convolution" in text else "sliced"
+
+    chosen = {(k, p): lowered(k, p, "auto") for k in ("dense", "depthwise") for p in ("cpu", "tpu", "cuda")}
+    assert chosen == {
+        ("dense", "cpu"): "sliced",
+        ("dense", "tpu"): "native",
+        ("dense", "cuda"): "native",
+        ("depthwise", "cpu"): "sliced",
+        ("depthwise", "tpu"): "native",
+        ("depthwise", "cuda"): "sliced",
+    }
+    assert lowered("depthwise", "cpu", "native") == "native" and lowered("dense", "tpu", "sliced") == "sliced"
+
+
+def test_convolutions_train_the_same_in_loops_and_on_several_devices():
+    """Two steps of SGD at each of four clients, each with weights of its own: on one device and on two."""
+    stem, stem_shape = convolution("dense", 3, 2, lambda _: symmetric_padding(3), "auto")
+    middle, middle_shape = convolution("depthwise", 5, 1, lambda _: symmetric_padding(5), "auto")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 2, 3, 8, 8, 6)).astype(np.float32)  # clients, steps, batch
+    weights = tuple(0.1 * rng.normal(size=shape).astype(np.float32) for shape in (stem_shape, middle_shape))
+
+    def train(x, weights):
+        def step(w, x):
+            gradient = jax.grad(lambda w: jnp.mean(middle(nn.relu(stem(x, w[0])), w[1]) ** 2))(w)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, w, gradient), None
+
+        return jax.vmap(lambda x: jax.lax.scan(step, weights, x)[0])(x)
+
+    def train_share(x, weights):
+        return train(x, jax.lax.pcast(weights, "clients", to="varying"))
+
+    mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    spread = jax.shard_map(train_share, mesh=mesh, in_specs=(P("clients"), P()), out_specs=P("clients"))
+    for one, two in zip(jax.jit(train)(x, weights), jax.jit(spread)(x, weights), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_depthwise_sums_are_float32():
+    x, weights = jnp.full((1, 5, 5, 1), 1.0, jnp.bfloat16), jnp.full((5, 5, 1), 1.0, jnp.bfloat16).at[0, 0].set(256.0)
+    y = layers.depthwise(x, weights, 1, symmetric_padding(5), "sliced")
+    assert y.dtype == jnp.bfloat16 and float(y[0, 2, 2, 0]) == 280.0  # in bfloat16 256 + 1 is 256
+
+
+def test_group_norm_is_that_of_flax_and_of_float32():
+    x = 3.0 + jax.random.normal(jax.random.key(0), (2, 5, 7, 24))
+    variables = {"params": {"scale": jnp.arange(24.0), "bias": jnp.arange(24.0)[::-1]}}
+    expected = nn.GroupNorm(8, epsilon=1e-5).apply(variables, x)
+    np.testing.assert_allclose(layers.GroupNorm(8, jnp.float32).apply(variables, x), expected, rtol=1e-4, atol=1e-4)
+
+    rounded = (30.0 + x).astype(jnp.bfloat16)  # bfloat16 has steps of an eighth there: sums of it would be useless
+    exact = nn.GroupNorm(8, epsilon=1e-5).apply(variables, rounded.astype(jnp.float32))
+    normed = layers.GroupNorm(8, jnp.bfloat16).apply(variables, rounded)
+    assert normed.dtype == jnp.bfloat16
+    np.testing.assert_allclose(normed.astype(jnp.float32), exact, rtol=1e-2, atol=1e-2)
 
 
 def test_space_to_depth_by_hand():
@@ -92,8 +202,91 @@ def test_options_that_do_not_fit_are_refused(options):
         small(**options)
 
 
+def create(name, image_shape=(8, 8, 1), **options):
+    return models.create(name, image_shape=image_shape, dim=4, dtype="float32", options=options)
+
+
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"'resnet'.*small"):
-        models.create("resnet", image_shape=(8, 8, 1), dim=4, dtype="float32", options={})
+    with pytest.raises(UserError, match=r"'resnet'.*small.*mobilenet_v3_large.*package\.module:Factory"):
+        create("resnet")
     with pytest.raises(UserError, match=r"'float16'.*bfloat16"):
         models.create("small", image_shape=(8, 8, 1), dim=4, dtype="float16", options={})
+
+
+@pytest.mark.parametrize(
+    ("name", "image_shape", "options", "message"),
+    [
+        ("small", (64,), {}, r"on inputs \(64,\): it takes images \[B, H, W, C\], not inputs \[1, 64\]"),
+        ("linear", (8, 8, 3), {}, r"takes feature vectors \[B, F\], not inputs \[1, 8, 8, 3\]"),
+        ("small", (8, 8, 1), {"convolution": "fast"}, r"convolution is 'fast'; choose one of auto, native, sliced"),
+    ],
+)
+def test_inputs_and_options_that_do_not_fit_are_told_in_a_line(name, image_shape, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        create(name, image_shape, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("hidden", "parameters"), [((), 7 * 4 + 4), ((5, 3), 7 * 5 + 5 + 5 * 3 + 3 + 3 * 4 + 4)])
+def test_feature_vectors_have_an_encoder(hidden, parameters):
+    model = create("linear", (7,), hidden=hidden)
+    params = model.init(jax.random.key(0))
+    assert models.count_parameters(params) == parameters
+    embeddings = model.embed(params, jax.random.normal(jax.random.key(1), (3, 7)))
+    np.testing.assert_allclose(jnp.linalg.norm(embeddings, axis=1), 1.0, rtol=1e-5)
+
+
+OWN_MODULE = """
+import flax.linen as nn
+
+class Mine(nn.Module):
+    dim: int
+    dtype: object
+    batch_norm: bool = False
+    extra: int = 0
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(len(x), -1)
+        if self.batch_norm:
+            x = nn.BatchNorm(use_running_average=False)(x)
+        return nn.Dense(self.dim + self.extra)(x)
+
+def no_module(dim, dtype):
+    return dim
+
+number = 7
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_encoders.py").write_text(OWN_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_anybodys_module_can_be_the_encoder():
+    model = create("own_encoders:Mine")
+    assert model.embed(model.init(jax.random.key(0)), jnp.ones((2, 8, 8, 1))).shape == (2, 4)
+
+
+@pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("own_encoders:Yours", {}, "own_encoders has no class or function Yours"),
+        ("own_encoders:number", {}, "has no class or function number"),
+        ("own_encoders:no_module", {}, "makes no flax.linen.Module but int"),
+        ("own_encoders:Mine", {"depth": 3}, "model.options: .*depth"),
+        ("own_encoders:Mine", {"batch_norm": True}, r"variables \['batch_stats', 'params'\].*no BatchNorm"),
+        ("own_encoders:Mine", {"extra": 1}, r"one input gives \[1, 5\]; model.dim asks for \[1, 4\]"),
+        ("nobodys_encoders:Mine", {}, "No module named 'nobodys_encoders'.*PYTHONPATH"),
+        (":Mine", {}, "written package.module:Factory"),
+        ("own_encoders:", {}, "written package.module:Factory"),
+    ],
+)
+def test_mistakes_with_ones_own_module_are_told_in_a_line(name, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        create(name, **options)
+    assert "\n" not in str(caught.value)

@@ -1,5 +1,5 @@
-"""A small encoder for small pictures: matrix products and slices only, so that thousands of per-client copies of it
-train in a second on a CPU, and fine on an accelerator.
+"""A small encoder for small pictures: on a CPU matrix products and slices only, so that thousands of per-client
+copies of it train in a second.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedss_jax.models.layers import PRECISION, Conv
+from fedss_jax.models.layers import PRECISION, Conv, check_images
 
 
 class SmallEncoder(nn.Module):
@@ -20,10 +20,12 @@ class SmallEncoder(nn.Module):
     dtype: jnp.dtype = jnp.float32
     layers: Sequence[Sequence[int]] = ((32, 8, 4), (64, 3, 2))
     groups: int = 4
+    convolution: str = "auto"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        check_images(x)
         for features, kernel, stride in self.layers:
-            x = Conv(features, kernel, stride, self.dtype)(x)
+            x = Conv(features, kernel, stride, self.dtype, self.convolution)(x)
             x = nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(x))
         return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION)(x.reshape(x.shape[0], -1))
