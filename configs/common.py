@@ -39,6 +39,10 @@ def get_config() -> ConfigDict:
 
     config.centralized = ConfigDict()
     config.centralized.updates_per_round = 0  # 0: as many as all clients of a round make together
+    config.centralized.optimizer = "sgd"  # any of optax, with client.learning_rate
+    config.centralized.options = ""  # its other arguments: "momentum=0.9"
+    config.centralized.warmup = 0  # updates over which the learning rate rises from 0
+    config.centralized.cosine = False  # whether it then falls to 0 over the run, along a cosine
 
     config.model = ConfigDict()
     config.model.name = "small"
@@ -50,7 +54,11 @@ def get_config() -> ConfigDict:
 
     config.tuned = ConfigDict()  # method -> its client.learning_rate and model.class_norm, found on validation data
 
+    config.init_from = ""  # an encoder to start from: encoder.safetensors of another run, or torchvision's weights
+    config.init_from_head = True  # False: its last layer, from pooled features to embeddings, starts at random
+
     config.data = ConfigDict()
+    config.data.residency = "auto"  # where training images stay: device, host, disk, or the first that has room
 
     config.eval = ConfigDict()
     config.eval.every = 100  # rounds
@@ -58,6 +66,45 @@ def get_config() -> ConfigDict:
     config.eval.batch_size = 1024
     config.eval.max_train_examples = 5000  # of them, for the training accuracy
     return config
+
+
+def add_picture_options(data: ConfigDict) -> None:
+    """How pictures on disk become examples; every source of pictures has these."""
+    data.image_size = 256  # pictures are resized to this many pixels a side and kept so ...
+    data.crop = 224  # ... and the encoder sees this many: a random part in training, the middle in evaluation
+    data.flip = True  # mirror left and right at random in training
+    data.on_bad_image = "skip"  # pictures that are missing or damaged: "skip" and count them, or "stop"
+    data.max_bad_share = 0.01  # skip no more than this share of all pictures
+    data.cache_dir = ""  # where resized pictures are kept; unset: $FEDSS_CACHE, else the user's cache folder
+    data.workers = 0  # pictures decoded at a time; 0: one a core
+
+
+def use_standin(config: ConfigDict, **counts: Any) -> None:
+    """Replaces the data by made-up pictures in the same number."""
+    crop, image_size = config.data.crop, config.data.image_size
+    config.data = ConfigDict()
+    # Made as they are asked for, round by round: the way of pictures that are read from disk.
+    config.data.residency = "disk"
+    config.data.name = "standin"
+    config.data.update(image_size=image_size, crop=crop, flip=True, seed=0, **counts)
+    config.init_from = ""
+
+
+def use_smoke(config: ConfigDict) -> None:
+    """Few rounds, few clients, small pictures: whether all of it works, in a minute on two cores."""
+    config.rounds = 4
+    config.clients_per_round = 2
+    config.num_negatives = 10
+    config.client.batch_size = 8
+    config.eval.every = 2
+    config.eval.batch_size = 64
+    config.eval.max_train_examples = 64
+    config.data.image_size, config.data.crop = 40, 32
+
+
+def glorot_norm(num_classes: int, dim: int) -> float:
+    """The length of W's rows under Glorot's initialization, which the paper's framework uses unless told otherwise."""
+    return round((2 * dim / (num_classes + dim)) ** 0.5, 3)
 
 
 def parse_variant(text: str, **variants: Any) -> dict[str, Any]:

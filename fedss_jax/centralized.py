@@ -10,14 +10,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from fedss_jax import parallel, sampling
 from fedss_jax.client import Batch, LocalTraining, batch_loss
-from fedss_jax.data.augment import pixels
 from fedss_jax.round import Round, RoundStats
 from fedss_jax.server import CohortSum, Server
-from fedss_jax.types import Clients, ServerState, Store, Theta
+from fedss_jax.types import Clients, ServerState, Stored, Theta
 
 
 def updates_per_round(population: Clients, clients_per_round: int, training: LocalTraining) -> int:
@@ -32,40 +31,46 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
     `server` holds plain SGD with the learning rate of the batches: each update is one step of it.
     """
 
-    def batch_gradient(theta: Theta, key: jax.Array, store: Store, chosen: jax.Array) -> tuple[jax.Array, Theta]:
-        """Loss and gradient, summed over the batch. chosen: [B / devices], -1 for padding."""
+    def draw_batch(root: jax.Array, round: jax.Array, update: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+        """The examples of an update [B], -1 for padding, and a key to augment them with."""
+        batch_size = min(training.batch_size, size)
+        draw_key, augment_key = jax.random.split(sampling.client_key(root, round, update))
+        chosen = sampling.distinct(draw_key, jnp.asarray(size), jnp.asarray(batch_size), batch_size)
+        fill = parallel.padded(batch_size, mesh) - batch_size
+        return jnp.pad(chosen, (0, fill), constant_values=-1), augment_key
+
+    def batch_gradient(
+        theta: Theta, key: jax.Array, stored: Stored, labels: jax.Array, chosen: jax.Array
+    ) -> tuple[jax.Array, Theta]:
+        """Loss and gradient, summed over one device's share of the batch, then over all devices."""
         theta = parallel.varying(theta)
         example = jnp.maximum(chosen, 0)
-        labels = store.labels[example]
+        labels = labels[example]
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(example)
-        images = jax.vmap(training.augment)(keys, pixels(store.images[example]))
+        images = jax.vmap(training.transform.train)(keys, stored.take(example, jnp.arange(example.shape[0])))
         everyone = Clients(*(jnp.zeros((), jnp.int32) for _ in Clients._fields))
         request = training.method.request(key, everyone, labels, training.num_classes)
         batch = Batch(images, request.targets, (chosen >= 0).astype(jnp.float32))
         result = jax.value_and_grad(lambda t: batch_loss(training, t, request, batch))(theta)
         return jax.lax.psum(result, parallel.CLIENTS)
 
-    everywhere = parallel.REPLICATED
-    gradient_everywhere = jax.shard_map(
-        batch_gradient,
-        mesh=mesh,
-        in_specs=(everywhere, everywhere, everywhere, parallel.BY_CLIENT),
-        out_specs=everywhere,
-    )
-
-    def round_program(
-        state: ServerState, store: Store, population: Clients, root: jax.Array
+    def run(
+        state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
-        size = store.labels.shape[0]
+        everywhere = parallel.REPLICATED
+        gradient_everywhere = jax.shard_map(
+            batch_gradient,
+            mesh=mesh,
+            in_specs=(everywhere, everywhere, parallel.spec(stored), everywhere, parallel.BY_CLIENT),
+            out_specs=everywhere,
+        )
+        size = labels.shape[0]
         batch_size = min(training.batch_size, size)
-        fill = parallel.padded(batch_size, mesh) - batch_size
         everything = jnp.ones(training.num_classes)
 
         def update(state: ServerState, index: jax.Array) -> tuple[ServerState, jax.Array]:
-            draw_key, augment_key = jax.random.split(sampling.client_key(root, state.round, index))
-            chosen = sampling.distinct(draw_key, jnp.asarray(size), jnp.asarray(batch_size), batch_size)
-            chosen = jnp.pad(chosen, (0, fill), constant_values=-1)
-            loss, gradient = gradient_everywhere(state.theta, augment_key, store, chosen)
+            chosen, key = draw_batch(root, state.round, index, size)
+            loss, gradient = gradient_everywhere(state.theta, key, stored.of_update(index), labels, chosen)
             weight = jnp.asarray(batch_size, jnp.float32)
             batch = CohortSum(gradient.encoder, gradient.class_matrix, weight, everything)
             # Only the last of a round's updates ends the round.
@@ -76,4 +81,7 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         stats = RoundStats(jnp.sum(losses), seen, requested=nobody, clients=nobody)
         return state._replace(round=state.round + 1), stats
 
-    return jax.jit(round_program, donate_argnums=0)
+    def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:
+        return jax.vmap(lambda update: draw_batch(root, round, update, labels.shape[0])[0])(jnp.arange(updates))
+
+    return Round(jax.jit(run, donate_argnums=0), jax.jit(examples), PartitionSpec(None, parallel.CLIENTS))

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fedss_jax import class_matrix, losses, sampling
-from fedss_jax.data.augment import pixels
 from fedss_jax.methods import Method
-from fedss_jax.types import Augment, Clients, Model, Request, Store, Theta
+from fedss_jax.types import Clients, Model, Request, Stored, Theta, Transform
 
 NEGATIVES, SHUFFLE, AUGMENT = range(3)  # a client's key splits into one for each use
 
@@ -25,7 +24,7 @@ class LocalTraining:
 
     model: Model
     method: Method
-    augment: Augment
+    transform: Transform
     learning_rate: float
     batch_size: int
     epochs: int
@@ -84,19 +83,20 @@ def schedule(key: jax.Array, num_examples: jax.Array, max_examples: int, batch_s
     return Plan(*(part.reshape(epochs * steps, *part.shape[2:]) for part in by_epoch))
 
 
-def run(training: LocalTraining, theta: Theta, store: Store, client: Clients, key: jax.Array) -> Update:
-    """Local SGD from the server's theta on one client's examples."""
-    labels = store.labels[client.examples]
+def run(
+    training: LocalTraining, theta: Theta, stored: Stored, labels: jax.Array, client: Clients, key: jax.Array
+) -> Update:
+    """Local SGD from the server's theta on one client's examples, whose classes are labels [E]."""
     request = training.method.request(jax.random.fold_in(key, NEGATIVES), client, labels, training.num_classes)
     received = Theta(theta.encoder, class_matrix.gather(theta.class_matrix, request.classes))
     shuffle_key, augment_key = (jax.random.fold_in(key, use) for use in (SHUFFLE, AUGMENT))
 
     def step(local: Theta, plan: Plan) -> tuple[Theta, jax.Array]:
         epoch, slots, weights = plan
-        images = pixels(store.images[client.examples[slots]])
         epoch_key = jax.random.fold_in(augment_key, epoch)
         keys = jax.vmap(lambda slot: jax.random.fold_in(epoch_key, slot))(slots)
-        batch = Batch(jax.vmap(training.augment)(keys, images), request.targets[slots], weights)
+        images = jax.vmap(training.transform.train)(keys, stored.take(client.examples, slots))
+        batch = Batch(images, request.targets[slots], weights)
         loss, gradient = jax.value_and_grad(lambda local: batch_loss(training, local, request, batch))(local)
         # The mean over the batch's real examples; a step without any leaves the sub-model as it is.
         rate = training.learning_rate / jnp.maximum(jnp.sum(weights), 1.0)

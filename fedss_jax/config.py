@@ -29,6 +29,7 @@ AT_LEAST: dict[str, float] = {
     "fedaws.weight": 0,
     "fedaws.neighbours": 0,
     "centralized.updates_per_round": 0,
+    "centralized.warmup": 0,
 }
 ABOVE_ZERO = ("client.learning_rate", "server.learning_rate", "model.logit_scale", "model.class_norm")
 ONE_OF = {"method": tuple(METHODS), "server.row_weighting": ROW_WEIGHTINGS}

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from fedss_jax.types import Resident, Stored
+
 CLIENTS = "clients"  # the mesh's one axis: each device computes its share of a cohort
 REPLICATED = PartitionSpec()
 BY_CLIENT = PartitionSpec(CLIENTS)
@@ -21,6 +23,11 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 def replicate(mesh: Mesh, tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, REPLICATED))
+
+
+def spec(stored: Stored) -> PartitionSpec:
+    """Where stored examples are inside a round: all on every device, or each client's with the client."""
+    return REPLICATED if isinstance(stored, Resident) else BY_CLIENT
 
 
 def varying(tree: Any) -> Any:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from fedss_jax import class_matrix, client, parallel, sampling
 from fedss_jax.client import LocalTraining
 from fedss_jax.server import CohortSum, Server
-from fedss_jax.types import Clients, ServerState, Store, Theta
+from fedss_jax.types import Clients, Resident, ServerState, Stored, Theta
 
 
 class RoundStats(NamedTuple):
@@ -27,7 +27,18 @@ class RoundStats(NamedTuple):
     clients: jax.Array  # [] that took part
 
 
-Round = Callable[[ServerState, Store, Clients, jax.Array], tuple[ServerState, RoundStats]]
+class Round(NamedTuple):
+    """A kind of round, federated or not.
+
+    run(state, stored, labels [N], population, root key) -> (next state, stats). The state passed in is given up.
+    examples(labels, population, root key, round) -> the rows of the store that a round takes, slot by slot, -1 for
+    padding: whoever streams them must know before the round begins.
+    streamed: how a round's own examples, [*slots, ...], are spread over the devices.
+    """
+
+    run: Callable[[ServerState, Stored, jax.Array, Clients, jax.Array], tuple[ServerState, RoundStats]]
+    examples: Callable[[jax.Array, Clients, jax.Array, jax.Array], jax.Array]
+    streamed: PartitionSpec
 
 
 def take_cohort(population: Clients, client_ids: jax.Array) -> Clients:
@@ -38,19 +49,25 @@ def take_cohort(population: Clients, client_ids: jax.Array) -> Clients:
 
 
 def make_round(training: LocalTraining, server: Server, clients_per_round: int, mesh: Mesh) -> Round:
-    """round(state, store, population, root key) -> (next state, stats). The state passed in is given up."""
+    def draw_cohort(population: Clients, root: jax.Array, round: jax.Array) -> Clients:
+        # Clients are numbered from 0, so the next number after theirs names the draw of the cohort itself.
+        size = population.client_id.shape[0]
+        key = sampling.client_key(root, round, jnp.asarray(size))
+        chosen = sampling.cohort(key, size, clients_per_round)
+        fill = parallel.padded(clients_per_round, mesh) - clients_per_round
+        return take_cohort(population, jnp.pad(chosen, (0, fill), constant_values=-1))
 
     def train_cohort(
-        theta: Theta, round: jax.Array, root: jax.Array, store: Store, cohort: Clients
+        theta: Theta, round: jax.Array, root: jax.Array, stored: Stored, labels: jax.Array, cohort: Clients
     ) -> tuple[CohortSum, RoundStats]:
         """One device's share of the cohort, summed over all devices."""
         theta = parallel.varying(theta)
 
-        def one(member: Clients) -> client.Update:
+        def one(member: Clients, stored: Stored) -> client.Update:
             key = sampling.client_key(root, round, member.client_id)
-            return client.run(training, theta, store, member, key)
+            return client.run(training, theta, stored, labels[member.examples], member, key)
 
-        updates = jax.vmap(one)(cohort)
+        updates = jax.vmap(one, in_axes=(0, None if isinstance(stored, Resident) else 0))(cohort, stored)
         n_k = cohort.num_examples.astype(jnp.float32)
         held = updates.request.valid * n_k[:, None]  # [K, S]; zero for padding
         gradient = updates.pseudo_gradient
@@ -70,25 +87,23 @@ def make_round(training: LocalTraining, server: Server, clients_per_round: int, 
         )
         return jax.lax.psum((sums, stats), parallel.CLIENTS)
 
-    everywhere = parallel.REPLICATED
-    train_everywhere = jax.shard_map(
-        train_cohort,
-        mesh=mesh,
-        in_specs=(everywhere, everywhere, everywhere, everywhere, parallel.BY_CLIENT),
-        out_specs=everywhere,
-    )
-
-    def round_program(
-        state: ServerState, store: Store, population: Clients, root: jax.Array
+    def run(
+        state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
-        # Clients are numbered from 0, so the next number after theirs names the draw of the cohort itself.
-        size = population.client_id.shape[0]
-        key = sampling.client_key(root, state.round, jnp.asarray(size))
-        chosen = sampling.cohort(key, size, clients_per_round)
-        fill = parallel.padded(clients_per_round, mesh) - clients_per_round
-        chosen = jnp.pad(chosen, (0, fill), constant_values=-1)
-        cohort = take_cohort(population, chosen)
-        sums, stats = train_everywhere(state.theta, state.round, root, store, cohort)
+        everywhere = parallel.REPLICATED
+        train_everywhere = jax.shard_map(
+            train_cohort,
+            mesh=mesh,
+            in_specs=(everywhere, everywhere, everywhere, parallel.spec(stored), everywhere, parallel.BY_CLIENT),
+            out_specs=everywhere,
+        )
+        cohort = draw_cohort(population, root, state.round)
+        sums, stats = train_everywhere(state.theta, state.round, root, stored, labels, cohort)
         return server.step(state, sums), stats
 
-    return jax.jit(round_program, donate_argnums=0)
+    def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:
+        cohort = draw_cohort(population, root, round)
+        real = jnp.arange(cohort.examples.shape[1]) < cohort.num_examples[:, None]
+        return jnp.where(real, cohort.examples, -1)
+
+    return Round(jax.jit(run, donate_argnums=0), jax.jit(examples), parallel.BY_CLIENT)

@@ -26,28 +26,33 @@ class CohortSum(NamedTuple):
     row_weight: jax.Array  # [n] sum of n_k over the clients that hold the row
 
 
-def make_optimizer(name: str, learning_rate: float, options: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Any optimizer of optax by its name: sgd, adam (FedAdam), yogi (FedYogi), adagrad (FedAdagrad) ..."""
+def make_optimizer(
+    section: str, name: str, learning_rate: optax.ScalarOrSchedule, options: Mapping[str, Any]
+) -> optax.GradientTransformation:
+    """Any optimizer of optax by its name: sgd, adam (FedAdam), yogi (FedYogi), adagrad (FedAdagrad) ...
+
+    section: the part of the config that asks for it, to name in messages.
+    """
     known = {
         alias: factory
         for alias, factory in inspect.getmembers(optax, inspect.isfunction)
         if "learning_rate" in inspect.signature(factory).parameters and not alias.startswith("_")
     }
     if name not in known:
-        raise UserError(f"server.optimizer is {name!r}, which optax does not have; choose one of {', '.join(known)}")
+        raise UserError(f"{section}.optimizer is {name!r}, which optax does not have; choose one of {', '.join(known)}")
     accepted = [option for option in inspect.signature(known[name]).parameters if option != "learning_rate"]
     unknown = sorted(set(options) - set(accepted))
     if unknown:
         raise UserError(
-            f"server.options has {', '.join(unknown)}, which optax.{name} does not take; it takes {', '.join(accepted)}"
-            " (--config.server.options= clears them)"
+            f"{section}.options has {', '.join(unknown)}, which optax.{name} does not take; it takes"
+            f" {', '.join(accepted)} (--config.{section}.options= clears them)"
         )
     try:
         optimizer = known[name](learning_rate, **options)
         jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), jnp.zeros((2, 2)))
     except Exception as error:  # optax raises nearly anything on options that it cannot use
         reason = str(error).splitlines()[0]
-        raise UserError(f"optax.{name} does not work as server.optimizer with {dict(options)}: {reason}") from None
+        raise UserError(f"optax.{name} does not work as {section}.optimizer with {dict(options)}: {reason}") from None
     return optimizer
 
 

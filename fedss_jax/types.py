@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 Params = Any  # a tree of arrays, as Flax gives it
-
-
-Augment = Callable[[jax.Array, jax.Array], jax.Array]  # key, image [H, W, C] in [-1, 1] -> the same
 
 
 class UserError(Exception):
@@ -51,11 +48,33 @@ class Clients(NamedTuple):
     num_positives: jax.Array  # [K]
 
 
-class Store(NamedTuple):
-    """The training examples, where the round program can reach them."""
+class Resident(NamedTuple):
+    """All stored training examples on every device: a round picks its own."""
 
-    images: jax.Array  # [N, H, W, C] uint8
-    labels: jax.Array  # [N] int32
+    images: jax.Array  # [N, ...]
+
+    def take(self, examples: jax.Array, slots: jax.Array) -> jax.Array:
+        """The stored examples at some slots of a client's (or a batch's) list `examples` of rows."""
+        return self.images[examples[slots]]
+
+    def of_update(self, update: jax.Array) -> Resident:
+        return self
+
+
+class Streamed(NamedTuple):
+    """Just the examples of one round, slot by slot, each client's on the device that trains it."""
+
+    images: jax.Array  # federated [K, E, ...], or [E, ...] at a client; centralized [updates, B, ...]
+
+    def take(self, examples: jax.Array, slots: jax.Array) -> jax.Array:
+        return self.images[slots]
+
+    def of_update(self, update: jax.Array) -> Streamed:
+        """Of a centralized round's updates, one: [B, ...]."""
+        return Streamed(self.images[update])
+
+
+Stored = Resident | Streamed
 
 
 class Request(NamedTuple):
@@ -68,15 +87,37 @@ class Request(NamedTuple):
     targets: jax.Array  # [E] where each of the client's examples finds its class in `classes`
 
 
+class Transform(NamedTuple):
+    """From an example as it is stored to what the encoder sees; on the device, one example at a time."""
+
+    train: Callable[[jax.Array, jax.Array], jax.Array]  # key, stored [...] -> input [...]
+    test: Callable[[jax.Array], jax.Array]
+
+
 class ServerState(NamedTuple):
     round: jax.Array  # [] int32, rounds done
     theta: Theta
     opt_state: Any
 
 
+class Images(Protocol):
+    """Stored examples [N, ...]: an array, or something that reads or makes the rows it is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Rows by a slice or an array of row numbers of any shape. Called from several threads at once."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    images: np.ndarray  # [N, H, W, C] uint8
+    images: Images  # [N, H, W, C] uint8, or [N, F] float32 for ready-made features
     labels: np.ndarray  # [N] int32
 
     def __len__(self) -> int:
@@ -97,4 +138,4 @@ class Dataset:
     train: Examples
     clients: Sequence[np.ndarray]  # for each client, the rows of `train` that it holds
     test: Examples
-    augment: Augment
+    transform: Transform

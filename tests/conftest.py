@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedss_jax.data.augment import nothing
+from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.losses import normalize
-from fedss_jax.types import Clients, Dataset, Examples, Model, Store
+from fedss_jax.types import Clients, Dataset, Examples, Model, Resident
 
 FEATURES, DIM, CLASSES = 6, 4, 23
 
@@ -37,7 +37,7 @@ def ragged_dataset() -> Dataset:
     clients = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
     images = rng.normal(size=(len(labels), FEATURES)).astype(np.float32)
     examples = Examples(images, labels.astype(np.int32))
-    return Dataset("ragged", "classification", CLASSES, examples, clients, examples, nothing)
+    return Dataset("ragged", "classification", CLASSES, examples, clients, examples, UNCHANGED)
 
 
 @pytest.fixture
@@ -51,5 +51,5 @@ def population(dataset: Dataset) -> Clients:
 
 
 @pytest.fixture
-def store(dataset: Dataset) -> Store:
-    return Store(jnp.asarray(dataset.train.images), jnp.asarray(dataset.train.labels))
+def store(dataset: Dataset) -> tuple[Resident, jax.Array]:
+    return Resident(jnp.asarray(dataset.train.images)), jnp.asarray(dataset.train.labels)

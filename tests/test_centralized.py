@@ -11,18 +11,18 @@ from test_round import OPTIONS, ROOT, start
 
 from fedss_jax import centralized, methods, parallel, sampling
 from fedss_jax.client import LocalTraining
-from fedss_jax.data.augment import nothing
+from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.server import Server
 
 
 def simulate(store, population, *, devices=1, rounds=2, updates=3, batch_size=6):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create("centralized", OPTIONS)
-    training = LocalTraining(linear_model(), method, nothing, 0.1, batch_size, 1, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, 1, 20.0, CLASSES)
     server = Server(optax.sgd(0.1), method)
-    run_round = centralized.make_round(training, server, updates, mesh)
+    run_round = centralized.make_round(training, server, updates, mesh).run
     state = parallel.replicate(mesh, server.init(start()))
-    inputs = parallel.replicate(mesh, (store, population, ROOT))
+    inputs = parallel.replicate(mesh, (*store, population, ROOT))
     for _ in range(rounds):
         state, stats = run_round(state, *inputs)
     return jax.device_get(state), jax.device_get(stats)
@@ -59,6 +59,6 @@ def test_a_batch_larger_than_the_data_is_all_of_it(store, population):
 
 
 def test_as_many_updates_as_a_cohort_makes(population):
-    training = LocalTraining(linear_model(), methods.centralized(), nothing, 0.1, 4, 2, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), methods.centralized(), UNCHANGED, 0.1, 4, 2, 20.0, CLASSES)
     steps = -(-np.asarray(population.num_examples) // 4)
     assert centralized.updates_per_round(population, 5, training) == round(5 * 2 * steps.mean())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedss_jax import models, parallel
+from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
 
@@ -124,8 +125,9 @@ def test_embeddings_do_not_depend_on_batches_or_devices():
     model = models.create("small", image_shape=(8, 8, 1), dim=4, dtype="float32", options=options)
     params = model.init(jax.random.key(0))
     images = np.random.default_rng(0).integers(0, 255, (21, 8, 8, 1), np.uint8)
-    whole = make_embed(model, parallel.make_mesh(jax.devices()[:1]), 32)(params, images)
+    rows = np.arange(21)
+    whole = make_embed(model, UNCHANGED, parallel.make_mesh(jax.devices()[:1]), 32)(params, images, rows)
     assert whole.shape == (21, 4)
     for devices, batch in ((1, 4), (8, 5)):
-        parts = make_embed(model, parallel.make_mesh(jax.devices()[:devices]), batch)(params, images)
+        parts = make_embed(model, UNCHANGED, parallel.make_mesh(jax.devices()[:devices]), batch)(params, images, rows)
         np.testing.assert_allclose(np.asarray(parts), np.asarray(whole), atol=1e-6)

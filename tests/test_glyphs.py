@@ -17,8 +17,8 @@ from fedss_jax.types import Dataset, Examples, UserError
 
 def load(variant="", split="test", **changes) -> Dataset:
     options: ConfigDict = config_file.get_config(variant).data
-    options = {k: v for k, v in options.to_dict().items() if k != "name"} | changes
-    return data.load("glyphs", split, options)
+    options = {k: v for k, v in options.to_dict().items() if k not in ("name", "residency")} | changes
+    return data.find("glyphs", split, options)()
 
 
 def rows(images: np.ndarray) -> set[bytes]:
@@ -107,18 +107,18 @@ def test_population_by_hand():
 )
 def test_bad_data_is_refused(labels, clients, message):
     with pytest.raises(UserError, match=message):
-        data.check(tiny(labels, clients))
+        data.checked(tiny(labels, clients))
 
 
 def test_test_labels_must_be_known_classes_where_they_are_classified():
     good = tiny([0, 1], [np.array([0, 1])])
     strange = Examples(good.train.images, np.array([1, 7], np.int32))
-    data.check(dataclasses.replace(good, test=strange))  # retrieval: test classes are their own
+    data.checked(dataclasses.replace(good, test=strange))  # retrieval: test classes are their own
     with pytest.raises(UserError, match="test label 7, but its 3 classes are 0 to 2"):
-        data.check(dataclasses.replace(good, task="classification", test=strange))
+        data.checked(dataclasses.replace(good, task="classification", test=strange))
     short = Examples(good.train.images[:1], good.train.labels)
     with pytest.raises(UserError, match="1 test images but 2 labels"):
-        data.check(dataclasses.replace(good, test=short))
+        data.checked(dataclasses.replace(good, test=short))
 
 
 @pytest.mark.parametrize(

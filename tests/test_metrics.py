@@ -81,8 +81,11 @@ def test_the_table_puts_start_beside_end():
         "seconds": 100.0,
         "seconds_training": 90.0,
         "seconds_compiling": 5.0,
+        "residency": "disk",
+        "seconds_waiting_for_data": 0.5,
     }
     assert "MAP@10         0.2000   0.4200   (no model can pass 0.8300" in summary.table(told)
-    assert "40 of 2,000 classes a round: 0.30 MB, and sent as much back (the whole model: 0.86 MB)" in summary.costs(
-        told, 64
-    )
+    costs = summary.costs(told, 64)
+    assert "40 of 2,000 classes a round: 0.30 MB, and sent as much back (the whole model: 0.86 MB)" in costs
+    assert "90 s training (0.5 s of it waiting for data)" in costs
+    assert "waiting" not in summary.costs(told | {"residency": "device"}, 64)

@@ -14,10 +14,10 @@ from conftest import CLASSES, DIM, linear_model
 from fedss_jax import class_matrix, methods, models, parallel
 from fedss_jax import round as round_module
 from fedss_jax.client import LocalTraining
-from fedss_jax.data.augment import Jitter, nothing
+from fedss_jax.data.augment import UNCHANGED, Jitter, jittered
 from fedss_jax.round import make_round
 from fedss_jax.server import Server
-from fedss_jax.types import Clients, Store, Theta
+from fedss_jax.types import Clients, Resident, Theta, Transform
 
 OPTIONS = dict(
     num_negatives=5,
@@ -42,11 +42,11 @@ def simulate(
     """The engine's theta and stats after some rounds."""
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS | options)
-    training = LocalTraining(linear_model(), method, nothing, 0.1, batch_size, epochs, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, 20.0, CLASSES)
     server = Server(optax.sgd(1.0, momentum=0.9), method, weighting)
-    run_round = make_round(training, server, K, mesh)
+    run_round = make_round(training, server, K, mesh).run
     state = parallel.replicate(mesh, server.init(start()))
-    inputs = parallel.replicate(mesh, (store, population, ROOT))
+    inputs = parallel.replicate(mesh, (*store, population, ROOT))
     stats = []
     for _ in range(rounds):
         state, one = run_round(state, *inputs)
@@ -143,9 +143,9 @@ def test_the_state_given_in_is_donated(store, population):
     method = methods.create("fedss", OPTIONS)
     mesh = parallel.make_mesh(jax.devices()[:1])
     server = Server(optax.sgd(1.0, momentum=0.9), method)
-    training = LocalTraining(linear_model(), method, nothing, 0.1, 4, 1, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, 20.0, CLASSES)
     state = parallel.replicate(mesh, server.init(start()))
-    make_round(training, server, 5, mesh)(state, *parallel.replicate(mesh, (store, population, ROOT)))
+    make_round(training, server, 5, mesh).run(state, *parallel.replicate(mesh, (*store, population, ROOT)))
     assert state.theta.class_matrix.is_deleted()
 
 
@@ -176,13 +176,13 @@ def test_every_example_epoch_and_round_is_augmented_anew(store, population):
     mesh = parallel.make_mesh(jax.devices()[:1])
     method = methods.create("posonly", OPTIONS)
     server = Server(optax.sgd(1.0), method)
-    training = LocalTraining(linear_model(), method, spy, 0.1, 4, 2, 20.0, CLASSES)
-    run_round = make_round(training, server, 9, mesh)
+    training = LocalTraining(linear_model(), method, Transform(spy, lambda image: image), 0.1, 4, 2, 20.0, CLASSES)
+    run_round = make_round(training, server, 9, mesh).run
     state = parallel.replicate(mesh, server.init(start()))
     for _ in range(2):
-        state, _ = run_round(state, *parallel.replicate(mesh, (store, population, ROOT)))
+        state, _ = run_round(state, *parallel.replicate(mesh, (*store, population, ROOT)))
     jax.effects_barrier()
-    real = {image.tobytes() for image in np.asarray(store.images)}
+    real = {image.tobytes() for image in np.asarray(store[0].images)}
     used = {key for key in keys if np.array(key[2:], np.float32).tobytes() in real}
     # 63 examples, 2 epochs, 2 rounds; a padded slot repeats the key of the client's first example.
     assert len({key[:2] for key in used}) == len(used) == 63 * 2 * 2
@@ -191,14 +191,14 @@ def test_every_example_epoch_and_round_is_augmented_anew(store, population):
 def test_augmentation_does_not_depend_on_devices_or_padding():
     """Pictures rather than features: each example's augmentation follows its client, epoch and place."""
     rng = np.random.default_rng(0)
-    store = Store(jnp.asarray(rng.integers(0, 255, (24, 8, 8, 1), np.uint8)), jnp.arange(24) % 6)
+    store = Resident(jnp.asarray(rng.integers(0, 255, (24, 8, 8, 1), np.uint8))), jnp.arange(24) % 6
     examples = jnp.arange(24).reshape(4, 6)
     population = Clients(jnp.arange(4), jnp.full(4, 6), examples, jnp.tile(jnp.arange(6), (4, 1)), jnp.full(4, 6))
     model = models.create(
         "small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"layers": ((4, 4, 2), (4, 3, 1)), "groups": 2}
     )
     method = methods.create("posonly", OPTIONS)
-    training = LocalTraining(model, method, Jitter(), 0.1, 4, 2, 20.0, 6)
+    training = LocalTraining(model, method, jittered(Jitter()), 0.1, 4, 2, 20.0, 6)
     server = Server(optax.sgd(1.0), method)
     results = []
     for devices, pad in ((1, 0), (4, 0), (1, 5)):
@@ -206,7 +206,7 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
         wide = population._replace(examples=jnp.pad(examples, ((0, 0), (0, pad))))
         theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), 6, 4, 1.0))
         state = parallel.replicate(mesh, server.init(theta))
-        state, _ = make_round(training, server, 3, mesh)(state, *parallel.replicate(mesh, (store, wide, ROOT)))
+        state, _ = make_round(training, server, 3, mesh).run(state, *parallel.replicate(mesh, (*store, wide, ROOT)))
         results.append(jax.device_get(state.theta))
     chex.assert_trees_all_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(results[2], results[0], rtol=1e-4, atol=1e-5)

@@ -64,7 +64,7 @@ def test_momentum_goes_on_moving_rows_that_nobody_touches():
     [("adam", {"b1": 0.9, "eps": 1e-3}), ("yogi", {}), ("adagrad", {}), ("lamb", {}), ("sgd", {"nesterov": True})],
 )
 def test_any_optimizer_of_optax_by_name(name, options):
-    s = server(optimizer=make_optimizer(name, 0.1, options))
+    s = server(optimizer=make_optimizer("server", name, 0.1, options))
     theta = s.step(s.init(THETA), COHORT).theta
     expected = getattr(optax, name)(0.1, **options)
     gradient = Theta({"w": jnp.array([0.5, 1.0])}, COHORT.rows / 8.0)
@@ -75,12 +75,12 @@ def test_any_optimizer_of_optax_by_name(name, options):
 
 def test_unknown_optimizers_and_options_are_refused_with_the_known_names():
     with pytest.raises(UserError, match=r"'fedadam'.*adam.*yogi"):
-        make_optimizer("fedadam", 0.1, {})
+        make_optimizer("server", "fedadam", 0.1, {})
     with pytest.raises(UserError, match=r"momentum.*optax\.adam does not take.*b1"):
-        make_optimizer("adam", 0.1, {"momentum": 0.9})
+        make_optimizer("server", "adam", 0.1, {"momentum": 0.9})
     with pytest.raises(UserError, match="learning_rate, which optax.sgd does not take"):
-        make_optimizer("sgd", 0.1, {"learning_rate": 0.9})
+        make_optimizer("server", "sgd", 0.1, {"learning_rate": 0.9})
     with pytest.raises(UserError, match="optax.sgd does not work as server.optimizer"):
-        make_optimizer("sgd", 0.1, {"momentum": "fast"})
+        make_optimizer("server", "sgd", 0.1, {"momentum": "fast"})
     with pytest.raises(UserError, match="optax.lbfgs does not work as server.optimizer"):
-        make_optimizer("lbfgs", 0.1, {})
+        make_optimizer("server", "lbfgs", 0.1, {})

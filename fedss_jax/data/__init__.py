@@ -1,5 +1,8 @@
-"""Data sets. A source is a function that returns a `Dataset`; to add one, write it in a file of its own and enter it
-in SOURCES. Its keyword arguments are its options: `config.data` must name just these, besides `name`.
+"""Data sets. A source is a function in a file of its own, entered in SOURCES or PICTURES. Its keyword arguments are its
+options: `config.data` must name just these, besides `name` and `residency`.
+
+A source in SOURCES returns a `Dataset`. A source in PICTURES returns an `Index` of picture files, which photos.py
+decodes once; it has the options of `photos.load` besides its own.
 """
 
 from __future__ import annotations
@@ -8,27 +11,50 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedss_jax.data import glyphs
+from fedss_jax.data import arrays, folder, glyphs, imagenet21k, landmarks, photos, sop, standin, tfds_source
+from fedss_jax.data.index import Index
 from fedss_jax.types import Dataset, UserError
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"glyphs": glyphs.load}
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "glyphs": glyphs.load,
+    "arrays": arrays.load,
+    "standin": standin.load,
+}
+PICTURES: dict[str, Callable[..., Index]] = {
+    "stanford_online_products": sop.index,
+    "landmarks_user_160k": landmarks.index,
+    "gld23k": landmarks.index,
+    "imagenet21k": imagenet21k.index,
+    "folder": folder.index,
+    "tfds": tfds_source.index,
+}
 
 
-def load(name: str, split: str, options: Mapping[str, Any]) -> Dataset:
-    """The named data set, with `split` ("test", or "validation" to tune on) as what it is scored on."""
-    if name not in SOURCES:
-        raise UserError(f"data.name is {name!r}, which does not exist; choose one of {', '.join(SOURCES)}")
-    wanted = set(inspect.signature(SOURCES[name]).parameters) - {"split"}
-    for problem, keys in (("has no", set(options) - wanted), ("needs", wanted - set(options))):
+def find(name: str, split: str, options: Mapping[str, Any]) -> Callable[[], Dataset]:
+    """Looks for the named data set; what is returned loads it, which may take long.
+
+    split: what it is scored on, "test" or, to tune on, "validation".
+    """
+    names = (*SOURCES, *PICTURES)
+    if name not in names:
+        raise UserError(f"data.name is {name!r}, which does not exist; choose one of {', '.join(names)}")
+    given = {"name": name, "split": split, **options}
+    readers: list[Callable[..., Any]] = [SOURCES[name]] if name in SOURCES else [PICTURES[name], photos.load]
+    accepted = [set(inspect.signature(reader).parameters) for reader in readers]
+    wanted = set().union(*accepted) - {"index"}
+    for problem, keys in (("has no", set(options) - wanted), ("needs", wanted - set(given))):
         if keys:
             raise UserError(f"data set {name} {problem} option {', '.join(sorted(keys))}")
-    dataset = SOURCES[name](split=split, **options)
-    check(dataset)
-    return dataset
+    chosen = [{key: given[key] for key in keys if key in given} for keys in accepted]
+
+    if name in SOURCES:
+        return lambda: checked(SOURCES[name](**chosen[0]))
+    index = PICTURES[name](**chosen[0])
+    return lambda: checked(photos.load(index, **chosen[1]))
 
 
-def check(dataset: Dataset) -> None:
-    """Whether labels and images fit together."""
+def checked(dataset: Dataset) -> Dataset:
+    """The data set, if its labels, images and clients fit together."""
     parts = {"training": dataset.train, "test": dataset.test}
     for part, examples in parts.items():
         if len(examples.images) != len(examples.labels):
@@ -56,3 +82,4 @@ def check(dataset: Dataset) -> None:
                 )
     if not any(len(held) for held in dataset.clients):
         raise UserError(f"data set {dataset.name} has no client with examples; check its partition")
+    return dataset

@@ -26,6 +26,8 @@ from fontTools.ttLib import TTCollection, TTFont
 from PIL import Image, ImageDraw, ImageFont, features
 from tqdm import tqdm
 
+from fedss_jax.data.cache import cache_folder
+
 log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it whenever a change of this module changes the arrays
@@ -88,13 +90,12 @@ def load_glyphs(
     *,
     size: int = 32,
     min_images: int = 4,
-    cache_dir: str | os.PathLike | None = None,
+    cache_dir: str | os.PathLike[str] = "",
 ) -> Glyphs:
     """The glyphs of matplotlib's fonts and of all fonts below `font_dirs`.
 
-    Classes with fewer than `min_images` images are left out. The result is kept in `cache_dir`
-    (else $FEDSS_CACHE, else $XDG_CACHE_HOME/fedss_jax, else ~/.cache/fedss_jax), under a name that changes with the
-    fonts, the parameters and the libraries that draw.
+    Classes with fewer than `min_images` images are left out. The result is kept in the folder that `cache_folder`
+    chooses, under a name that changes with the fonts, the parameters and the libraries that draw.
     """
     if size < 8 or min_images < 1:
         raise ValueError(f"need size >= 8 and min_images >= 1, not {size} and {min_images}")
@@ -102,9 +103,7 @@ def load_glyphs(
     libraries = (*map(features.version, ("pil", "freetype2")), unicodedata.unidata_version)
     parts = (FORMAT, size, min_images, libraries, [(digest, path.name) for digest, path in fonts.items()])
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = cache_dir or os.environ.get("FEDSS_CACHE") or Path(home, "fedss_jax")
-    cache = Path(folder, f"glyphs-{key[:16]}.npz")
+    cache = cache_folder(os.fspath(cache_dir)) / f"glyphs-{key[:16]}.npz"
     glyphs = _read(cache)
     if glyphs is None:
         glyphs = render(list(fonts.values()), size, min_images, f"once; cached in {cache.parent}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedss_jax.data import fonts
-from fedss_jax.data.augment import Jitter
+from fedss_jax.data.augment import Jitter, jittered
 from fedss_jax.data.partition import equal_clients, natural_clients
 from fedss_jax.types import Dataset, Examples, UserError
 
@@ -96,7 +96,7 @@ def load(
         train=Examples(images[train], labels.astype(np.int32)),
         clients=clients,
         test=Examples(images[test], test_labels.astype(np.int32)),
-        augment=Jitter(shift, scale, slant, noise),
+        transform=jittered(Jitter(shift, scale, slant, noise)),
     )
 
 

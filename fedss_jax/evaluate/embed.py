@@ -11,23 +11,27 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedss_jax import parallel
-from fedss_jax.data.augment import pixels
-from fedss_jax.types import Model, Params
+from fedss_jax.types import Images, Model, Params, Transform
+
+Embed = Callable[[Params, Images, np.ndarray], jax.Array]
+BATCHES_IN_FLIGHT = 2  # the next is gathered while one computes; more would only fill the device's memory
 
 
-def make_embed(model: Model, mesh: Mesh, batch_size: int) -> Callable[[Params, np.ndarray], jax.Array]:
-    """embed(phi, images [N, H, W, C]) -> [N, d]. Each batch is spread over the mesh; one compile for any N."""
+def make_embed(model: Model, transform: Transform, mesh: Mesh, batch_size: int) -> Embed:
+    """embed(phi, images, rows [N]) -> [N, d]. Each batch is spread over the mesh; one compile for any N."""
     batch_size = parallel.padded(batch_size, mesh)
     by_row = NamedSharding(mesh, parallel.BY_CLIENT)
 
     @partial(jax.jit, out_shardings=NamedSharding(mesh, parallel.REPLICATED))
     def embed_batch(params: Params, images: jax.Array) -> jax.Array:
-        return model.embed(params, pixels(images))
+        return model.embed(params, jax.vmap(transform.test)(images))
 
-    def embed(params: Params, images: np.ndarray) -> jax.Array:
-        parts = []
-        for start in range(0, len(images), batch_size):
-            batch = np.asarray(images[start : start + batch_size])
+    def embed(params: Params, images: Images, rows: np.ndarray) -> jax.Array:
+        parts: list[jax.Array] = []
+        for start in range(0, len(rows), batch_size):
+            batch = images[rows[start : start + batch_size]]
+            if len(parts) >= BATCHES_IN_FLIGHT:
+                parts[-BATCHES_IN_FLIGHT].block_until_ready()
             missing = batch_size - len(batch)
             batch = np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1))
             part = embed_batch(params, jax.device_put(batch, by_row))

@@ -38,8 +38,11 @@ def costs(summary: Mapping[str, Any], dim: int) -> str:
             f"a client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} classes a round:"
             f" {final['comm/bytes_down'] / 1e6:.2f} MB, and sent as much back (the whole model: {whole / 1e6:.2f} MB)"
         )
+    waiting = ""
+    if summary["residency"] != "device":
+        waiting = f" ({summary['seconds_waiting_for_data']:.1f} s of it waiting for data)"
     lines.append(
         f"{summary['rounds_per_second']:.2f} rounds/s; {summary['seconds']:.0f} s in all,"
-        f" {summary['seconds_training']:.0f} s training, {summary['seconds_compiling']:.0f} s compiling"
+        f" {summary['seconds_training']:.0f} s training{waiting}, {summary['seconds_compiling']:.0f} s compiling"
     )
     return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""From an index of picture files to a data set: decode once, leave out what cannot be used, crop on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedss_jax.data.augment import crop_and_flip
+from fedss_jax.data.index import Index, Part, Pictures
+from fedss_jax.data.store import BAD_PICTURES, Rows, build, store_folder
+from fedss_jax.types import Dataset, Examples, UserError
+
+log = logging.getLogger(__name__)
+
+ON_BAD_IMAGE = ("skip", "stop")
+NAMED = 3  # bad pictures named in a message; the file has them all
+
+
+def load(
+    index: Index,
+    *,
+    name: str,
+    image_size: int,
+    crop: int,
+    flip: bool,
+    on_bad_image: str,
+    max_bad_share: float,
+    cache_dir: str,
+    workers: int,
+) -> Dataset:
+    """The index's pictures as uint8 [image_size, image_size, 3], and windows of them as float32 [crop, crop, 3].
+
+    on_bad_image: "skip" leaves out pictures that are missing or damaged, up to a share of max_bad_share of all; "stop"
+    refuses to go on.
+    workers: threads that decode; 0 for one a core.
+    """
+    if on_bad_image not in ON_BAD_IMAGE:
+        raise UserError(f"data.on_bad_image is {on_bad_image!r}; choose one of {', '.join(ON_BAD_IMAGE)}")
+    transform = crop_and_flip(image_size, crop, flip)
+    if workers < 0:
+        raise UserError(f"data.workers is {workers}; it must be at least 0")
+    if not 0 <= max_bad_share <= 1:
+        raise UserError(f"data.max_bad_share is {max_bad_share}; it is a share of all pictures, from 0 to 1")
+
+    for note in index.notes:
+        log.warning("%s: %s", name, note)
+    images, ok, reasons = build(index.pictures, image_size, cache_dir, workers)
+    if reasons:
+        listed = store_folder(index.pictures, image_size, cache_dir) / BAD_PICTURES
+        what = _describe(index.pictures, reasons, str(listed))
+        share = len(reasons) / len(index.pictures)
+        if on_bad_image == "stop":
+            raise UserError(f"{what}; mend them, or set data.on_bad_image=skip to leave them out")
+        if share > max_bad_share:
+            raise UserError(
+                f"{what}; that is {share:.2%} of all, more than data.max_bad_share, {max_bad_share:.2%}; see"
+                " that the data set is all there, mend the pictures, or raise it"
+            )
+        log.warning("%s: left out: %s", name, what)
+
+    train, test = (Part(part.rows[ok[part.rows]], part.labels[ok[part.rows]]) for part in (index.train, index.test))
+    return Dataset(
+        name=name,
+        task=index.task,
+        num_classes=index.num_classes,  # also if a class has lost all its pictures: labels keep their meaning
+        train=_examples(images, train),
+        clients=_renumber(index.clients, ok[index.train.rows]),
+        test=_examples(images, test),
+        transform=transform,
+    )
+
+
+def _describe(pictures: Pictures, reasons: dict[int, str], listed: str) -> str:
+    """How many pictures cannot be used, why, and the first of them."""
+    kinds = Counter(reason.split(" (")[0] for reason in reasons.values())
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    first = ", ".join(f"{pictures.name(row)} ({reasons[row]})" for row in sorted(reasons)[:NAMED])
+    more = ", ..." if len(reasons) > NAMED else ""
+    return f"{len(reasons)} of {len(pictures)} pictures cannot be used ({counts}): {first}{more}; all are in {listed}"
+
+
+def _examples(images: np.ndarray, part: Part) -> Examples:
+    return Examples(Rows(images, part.rows), part.labels.astype(np.int32))
+
+
+def _renumber(clients: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:
+    """What clients hold once only some examples are kept [N bool]; a client may be left with nothing."""
+    place = np.cumsum(kept) - 1
+    return [place[held[kept[held]]] for held in clients]

@@ -1,0 +1,145 @@
+"""A stand-in for data that is not at hand: the same counts of classes, clients and images, on pictures that are made
+up as they are asked for. So the real shapes run anywhere, with nothing on disk.
+
+A class is a coarse pattern of colours, a picture of it the pattern with a disturbance of its own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedss_jax.data.augment import crop_and_flip
+from fedss_jax.data.partition import dealt_clients
+from fedss_jax.data.splits import TASKS
+from fedss_jax.types import Dataset, Examples, UserError
+
+GRID = 8  # a pattern has so many patches a side
+DISTURBANCES = 4096
+DISTURBANCE = 0.35  # against the pattern's own strength
+CHUNK = 256  # pictures made at a time, to bound memory
+
+
+class Procedural:
+    """Pictures [N, size, size, 3] uint8 of the given labels [N], made when they are asked for, always the same.
+
+    classes: how many there are in all. first: the number of the first picture, so that parts do not repeat each other.
+    """
+
+    def __init__(self, labels: np.ndarray, *, classes: int, size: int, seed: int, first: int = 0):
+        self._labels, self._first = labels, first
+        self.shape = (len(labels), size, size, 3)
+        self.dtype = np.dtype(np.uint8)
+        # Tables, indexed by class and by row: a generator for every picture would take longer than the picture.
+        self._patterns = np.random.default_rng((seed, 0)).integers(0, 256, (classes, GRID, GRID, 3), np.uint8)
+        disturbance = np.random.default_rng((seed, 1)).uniform(-128, 128, (DISTURBANCES, GRID, GRID, 3))
+        self._disturbances = (DISTURBANCE * disturbance).astype(np.float32)
+        self._patch = np.arange(size) * GRID // size  # [size] which patch a pixel belongs to
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        flat = rows.reshape(-1)
+        made = np.empty((len(flat), *self.shape[1:]), np.uint8)
+        for start in range(0, len(flat), CHUNK):
+            made[start : start + CHUNK] = self._make(flat[start : start + CHUNK])
+        return made.reshape(*rows.shape, *self.shape[1:])
+
+    def _make(self, rows: np.ndarray) -> np.ndarray:
+        # Neighbouring rows are pictures of one class: a multiplier keeps their disturbances from being neighbours.
+        which = (rows.astype(np.int64) + self._first) * 2654435761 % DISTURBANCES
+        coarse = np.clip(self._patterns[self._labels[rows]] + self._disturbances[which], 0, 255).astype(np.uint8)
+        return coarse[:, :, self._patch][:, self._patch]  # columns first: then whole rows of pixels are copied
+
+
+def load(
+    *,
+    split: str,
+    task: str,
+    clients: str,
+    num_classes: int,
+    num_clients: int,
+    labels_per_client: int,
+    images: int,
+    test_classes: int,
+    test_images: int,
+    image_size: int,
+    crop: int,
+    flip: bool,
+    seed: int,
+) -> Dataset:
+    """As many of everything as asked for.
+
+    clients: "equal" (all of labels_per_client labels and about as many images) or "natural" (of all sizes, and
+    labels_per_client on average).
+    test_classes: retrieval only; classification is tested on the training classes.
+    """
+    for name, value, known in (
+        ("data.task", task, TASKS),
+        ("data.clients", clients, ("equal", "natural")),
+        ("eval.split", split, ("test",)),  # nothing is worth tuning here
+    ):
+        if value not in known:
+            raise UserError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+    for name, number, least in (
+        ("num_classes", num_classes, 2),
+        ("num_clients", num_clients, 1),
+        ("labels_per_client", labels_per_client, 1),
+        ("images", images, num_classes),
+        ("test_classes", test_classes, 1 if task == "retrieval" else 0),
+        ("test_images", test_images, 2),
+        ("seed", seed, 0),
+    ):
+        if number < least:
+            raise UserError(f"data.{name} is {number}; it must be at least {least}")
+    rng = np.random.default_rng(seed)
+    if clients == "equal":
+        labels = np.repeat(np.arange(num_classes, dtype=np.int32), group_sizes(rng, num_classes, images, 0.5))
+        held = dealt_clients(labels, num_clients, labels_per_client, seed)
+    else:
+        labels, held = _natural(rng, num_classes, num_clients, labels_per_client, images)
+    if task == "retrieval":
+        test_labels = num_classes + np.arange(test_images, dtype=np.int32) % test_classes
+    else:
+        test_labels = rng.integers(num_classes, size=test_images, dtype=np.int32)
+    make = partial(Procedural, classes=num_classes + test_classes, size=image_size, seed=seed)
+    return Dataset(
+        name="stand-in",
+        task=task,
+        num_classes=num_classes,
+        train=Examples(make(labels), labels),
+        clients=held,
+        test=Examples(make(test_labels, first=images), test_labels),
+        transform=crop_and_flip(image_size, crop, flip),
+    )
+
+
+def group_sizes(rng: np.random.Generator, groups: int, total: int, spread: float) -> np.ndarray:
+    """Group sizes of at least 1 that add up to a total, log-normal about their mean."""
+    weight = rng.lognormal(0.0, spread, groups)
+    spare = total - groups
+    exact = np.cumsum(weight) / weight.sum() * spare
+    return 1 + np.diff(np.rint(exact).astype(np.int64), prepend=0)
+
+
+def _natural(
+    rng: np.random.Generator, num_classes: int, num_clients: int, labels_per_client: int, images: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Labels [N], and what each client holds: people who took few or many pictures, mostly of what is popular."""
+    sizes = group_sizes(rng, num_clients, images, 0.6)
+    popularity = rng.lognormal(0.0, 1.0, num_classes)
+    popularity /= popularity.sum()
+    share = labels_per_client * num_clients / images  # of a client's pictures that show something it has not yet
+    labels = []
+    for size in sizes:
+        distinct = int(np.clip(round(share * size), 1, min(size, num_classes)))
+        own = rng.choice(num_classes, distinct, replace=False, p=popularity)
+        labels.append(np.concatenate([own, rng.choice(own, size - distinct)]))
+    ends = np.cumsum(sizes)
+    return np.concatenate(labels).astype(np.int32), np.split(np.arange(images), ends[:-1])

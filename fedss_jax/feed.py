@@ -1,0 +1,154 @@
+"""Brings stored examples to the devices: all of them once, or each round's own while the round before computes.
+
+`data.residency` says where the training examples stay:
+  device   all on every device; a round picks its own, and the host has nothing to do
+  host     in main memory; a thread gathers the next rounds' examples and sends them ahead
+  disk     the same, read from where the data set keeps them, such as a memory-mapped file
+  auto     the first of these that has room
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from fedss_jax import parallel
+from fedss_jax.round import Round
+from fedss_jax.types import Clients, Images, Resident, Stored, Streamed, UserError
+
+RESIDENCIES = ("auto", "device", "host", "disk")
+DEVICE_SHARE, HOST_SHARE = 0.25, 0.5  # of the free memory, that `auto` gives to training examples
+AHEAD = 2  # rounds that are gathered before they are asked for
+
+
+def choose(residency: str, images: Images, device: jax.Device) -> str:
+    """`auto` resolved, anything else checked."""
+    if residency not in RESIDENCIES:
+        raise UserError(f"data.residency is {residency!r}; choose one of {', '.join(RESIDENCIES)}")
+    if residency != "auto":
+        return residency
+    size = size_in_bytes(images)
+    if size <= DEVICE_SHARE * device_memory(device):
+        return "device"
+    return "host" if size <= HOST_SHARE * host_memory() else "disk"
+
+
+def size_in_bytes(images: Images) -> int:
+    return int(np.prod(images.shape, dtype=np.int64)) * images.dtype.itemsize
+
+
+def host_memory() -> int:
+    """Bytes that are free on this machine."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def device_memory(device: jax.Device) -> int:
+    """Bytes that are free on a device. A CPU does not say: it has the host's."""
+    stats = device.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return host_memory()
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+
+
+class Feed:
+    """Stored examples, round by round. Use it in a `with`: its thread ends with that.
+
+    abstract: shapes and placement, to compile with.
+    rounds_in_flight: how many may be dispatched before the first is read; a streamed round holds its own examples.
+    """
+
+    abstract: Stored
+    rounds_in_flight: int
+
+    def stored(self, round: int) -> Stored:
+        """What round `round`, from 0, takes. Ask in ascending order."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        pass
+
+
+class DeviceFeed(Feed):
+    rounds_in_flight = 8
+
+    def __init__(self, images: Images, mesh: Mesh):
+        self._resident = Resident(parallel.replicate(mesh, images[:]))
+        self.abstract = self._resident
+
+    def stored(self, round: int) -> Stored:
+        return self._resident
+
+
+class StreamFeed(Feed):
+    rounds_in_flight = 2
+
+    def __init__(self, images: Images, rows_of: Callable[[int], np.ndarray], rounds: int, sharding: NamedSharding):
+        """rows_of(round): the rows of `images` that a round takes, slot by slot, -1 for padding."""
+        self._images, self._rows_of, self._rounds, self._sharding = images, rows_of, rounds, sharding
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="feed")
+        self._coming: dict[int, concurrent.futures.Future[Stored]] = {}
+        shape = (*rows_of(0).shape, *images.shape[1:])
+        self.abstract = Streamed(jax.ShapeDtypeStruct(shape, images.dtype, sharding=sharding))  # type: ignore[arg-type]
+
+    def _send(self, round: int) -> Stored:
+        rows = self._rows_of(round)
+
+        def share(place: tuple[slice, ...] | None) -> np.ndarray:
+            return gather(self._images, rows[(place or ())[: rows.ndim]])
+
+        # Asked for device by device, so that a host gathers no more than its own devices train on.
+        shape = (*rows.shape, *self._images.shape[1:])
+        return Streamed(jax.make_array_from_callback(shape, self._sharding, share))
+
+    def stored(self, round: int) -> Stored:
+        for coming in range(round, min(round + AHEAD + 1, self._rounds)):
+            if coming not in self._coming:
+                self._coming[coming] = self._pool.submit(self._send, coming)
+        return self._coming.pop(round).result()
+
+    def __exit__(self, *reason: Any) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def gather(images: Images, rows: np.ndarray) -> np.ndarray:
+    """Rows of any shape; -1 gives zeros."""
+    real = rows >= 0
+    if real.all():
+        return images[rows]
+    batch = np.zeros((*rows.shape, *images.shape[1:]), images.dtype)
+    batch[real] = images[rows[real]]
+    return batch
+
+
+def make_feed(
+    images: Images,
+    residency: str,
+    kind: Round,
+    rounds: int,
+    labels: np.ndarray,
+    population: Clients,
+    root: jax.Array,
+    mesh: Mesh,
+) -> Feed:
+    """residency: as `choose` gives it."""
+    if residency == "device":
+        return DeviceFeed(images, mesh)
+    if residency == "host":
+        images = images[:]
+    # On a CPU, whatever the mesh is made of: on a busy accelerator the thread would wait for the round before.
+    here = jax.local_devices(backend="cpu")[0]
+    on_cpu: tuple[jax.Array, Clients, jax.Array] = jax.device_put((labels, population, root), here)
+
+    def rows_of(round: int) -> np.ndarray:
+        return np.asarray(kind.examples(*on_cpu, jax.device_put(np.int32(round), here)))
+
+    return StreamFeed(images, rows_of, rounds, NamedSharding(mesh, kind.streamed))

@@ -1,0 +1,170 @@
+"""From a config to everything it describes, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from fedss_jax import centralized, class_matrix, data, feed, methods, models, parallel, weights
+from fedss_jax.client import LocalTraining
+from fedss_jax.config import check_population, parse_options, resolve
+from fedss_jax.data.partition import make_population
+from fedss_jax.evaluate import retrieval, top1
+from fedss_jax.evaluate.embed import make_embed
+from fedss_jax.round import Round, make_round
+from fedss_jax.server import Server, make_optimizer
+from fedss_jax.types import Clients, Dataset, Model, ServerState, Theta, UserError
+
+
+class Simulation(NamedTuple):
+    config: ml_collections.ConfigDict  # resolved
+    dataset: Dataset
+    residency: str  # where the training examples stay
+    feed: feed.Feed
+    state: ServerState
+    kind: Round
+    inputs: tuple[jax.Array, Clients, jax.Array]  # labels, population, root key: what a round takes besides
+    evaluate: Callable[[Theta], dict[str, float]]
+    notes: list[str]  # worth telling before it begins
+
+
+def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simulation:
+    """Checks the config, loads its data, puts model and data on the devices. Writes nothing but caches."""
+    config = resolve(config)
+    mesh = mesh or parallel.make_mesh()
+    method = make_method(config)
+    source = data.find(config.data.name, config.eval.split, source_options(config))
+    if config.init_from:
+        weights.check(config.init_from)  # before pictures are decoded, which may take hours
+    dataset = source()
+    population, empty_clients = make_population(dataset)
+    check_population(config, method, population, dataset.num_classes)
+    residency = feed.choose(config.data.residency, dataset.train.images, mesh.devices.flat[0])
+
+    model = models.create(
+        config.model.name,
+        image_shape=input_shape(dataset),
+        dim=config.model.dim,
+        dtype=config.model.dtype,
+        options=config.model.options.to_dict(),
+    )
+    training = LocalTraining(
+        model=model,
+        method=method,
+        transform=dataset.transform,
+        learning_rate=config.client.learning_rate,
+        batch_size=config.client.batch_size,
+        epochs=config.client.epochs,
+        logit_scale=config.model.logit_scale,
+        num_classes=dataset.num_classes,
+    )
+    if method.federated:
+        server = Server(make_server_optimizer(config), method, config.server.row_weighting)
+        kind = make_round(training, server, config.clients_per_round, mesh)
+    else:
+        updates = config.centralized.updates_per_round
+        updates = updates or centralized.updates_per_round(population, config.clients_per_round, training)
+        server = Server(make_centralized_optimizer(config, updates), method)
+        kind = centralized.make_round(training, server, updates, mesh)
+
+    init_key, root = jax.random.split(jax.random.key(config.seed))
+    theta, notes = init_theta(config, model, dataset, init_key)
+    if empty_clients:
+        notes.append(f"{empty_clients} clients hold no examples and were left out")
+    labels = dataset.train.labels
+    return Simulation(
+        config=config,
+        dataset=dataset,
+        residency=residency,
+        feed=feed.make_feed(dataset.train.images, residency, kind, config.rounds, labels, population, root, mesh),
+        state=parallel.replicate(mesh, jax.jit(server.init)(theta)),
+        kind=kind,
+        inputs=parallel.replicate(mesh, (labels, population, root)),
+        evaluate=make_evaluate(config, model, dataset, mesh),
+        notes=notes,
+    )
+
+
+def source_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """What config.data tells the source itself."""
+    return {key: value for key, value in config.data.to_dict().items() if key not in ("name", "residency")}
+
+
+def input_shape(dataset: Dataset) -> tuple[int, ...]:
+    """Of one example, as the encoder sees it."""
+    images = dataset.train.images
+    return jax.eval_shape(dataset.transform.test, jax.ShapeDtypeStruct(images.shape[1:], images.dtype)).shape
+
+
+def make_method(config: ml_collections.ConfigDict) -> methods.Method:
+    return methods.create(
+        config.method,
+        {
+            "num_negatives": config.num_negatives,
+            "extra_negatives": config.extra_negatives,
+            "correct_logits": config.correct_logits,
+            "margin": config.fedaws.margin,
+            "spreadout_step": config.fedaws.weight * config.server.learning_rate,
+            "neighbours": config.fedaws.neighbours,
+            "touched_only": config.fedaws.touched_only,
+        },
+    )
+
+
+def make_server_optimizer(config: ml_collections.ConfigDict) -> Any:
+    options = parse_options(config.server.options)
+    return make_optimizer("server", config.server.optimizer, config.server.learning_rate, options)
+
+
+def make_centralized_optimizer(config: ml_collections.ConfigDict, updates_per_round: int) -> Any:
+    """Steps with the rate of a client, constant unless the config asks for a schedule."""
+    rate, warmup = config.client.learning_rate, config.centralized.warmup
+    total = config.rounds * updates_per_round
+    if warmup >= total:
+        raise UserError(f"centralized.warmup is {warmup}, but the run makes {total} updates; lower it")
+    if config.centralized.cosine:
+        rate = optax.warmup_cosine_decay_schedule(0.0, rate, warmup, total)
+    elif warmup:
+        rate = optax.linear_schedule(0.0, rate, warmup)
+    return make_optimizer("centralized", config.centralized.optimizer, rate, parse_options(config.centralized.options))
+
+
+def init_theta(
+    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, key: jax.Array
+) -> tuple[Theta, list[str]]:
+    """Random, or with the encoder of config.init_from; and what to say of it."""
+    encoder_key, class_key = jax.random.split(key)
+    encoder, notes = model.init(encoder_key), []
+    if config.init_from:
+        encoder, note = weights.load(config.init_from, encoder, head=config.init_from_head)
+        notes = [f"the encoder starts from {config.init_from}" + (f"; {note}" if note else "")]
+    rows = class_matrix.init(class_key, dataset.num_classes, config.model.dim, config.model.class_norm)
+    return Theta(encoder, rows), notes
+
+
+def make_evaluate(
+    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, mesh: Mesh
+) -> Callable[[Theta], dict[str, float]]:
+    """evaluate(theta) -> scores on the test examples, and top-1 on (a sample of) the training examples."""
+    embed = make_embed(model, dataset.transform, mesh, config.eval.batch_size)
+    count = min(config.eval.max_train_examples, len(dataset.train))
+    sample = np.sort(np.random.default_rng(0).choice(len(dataset.train), count, replace=False))
+
+    def evaluate(theta: Theta) -> dict[str, float]:
+        test = embed(theta.encoder, dataset.test.images, np.arange(len(dataset.test)))
+        if dataset.task == "retrieval":
+            found = retrieval.scores(test, dataset.test.labels)
+            scores = {f"eval/{name}": value for name, value in found.items()}
+        else:
+            scores = {"eval/top1": top1.accuracy(test, theta.class_matrix, dataset.test.labels)}
+        train = embed(theta.encoder, dataset.train.images, sample)
+        train_top1 = top1.accuracy(train, theta.class_matrix, dataset.train.labels[sample])
+        return scores | {"train/top1": train_top1}
+
+    return evaluate

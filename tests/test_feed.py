@@ -1,0 +1,124 @@
+"""Examples reach a round by another way, and nothing else changes."""
+
+from __future__ import annotations
+
+import threading
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+from conftest import CLASSES, linear_model
+from test_round import OPTIONS, ROOT, start
+
+from fedss_jax import centralized, feed, methods, parallel
+from fedss_jax.client import LocalTraining
+from fedss_jax.data.augment import UNCHANGED
+from fedss_jax.round import make_round
+from fedss_jax.server import Server
+from fedss_jax.types import UserError
+
+ROUNDS = 4
+
+
+def simulate(dataset, population, residency, name, *, devices=1, K=5):
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    method = methods.create(name, OPTIONS)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, 20.0, CLASSES)
+    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    kind = (
+        make_round(training, server, K, mesh) if method.federated else centralized.make_round(training, server, 3, mesh)
+    )
+    labels = dataset.train.labels
+    state = parallel.replicate(mesh, server.init(start()))
+    inputs = parallel.replicate(mesh, (labels, population, ROOT))
+    made = feed.make_feed(dataset.train.images, residency, kind, ROUNDS, labels, population, ROOT, mesh)
+    losses = []
+    with made as stream:
+        run = kind.run.lower(state, stream.abstract, *inputs).compile()  # as train.py does
+        for round in range(ROUNDS):
+            state, stats = run(state, stream.stored(round), *inputs)
+            losses.append(float(stats.loss))
+    return jax.device_get(state.theta), losses
+
+
+@pytest.mark.parametrize("name", ["fedss", "fullsoftmax", "centralized"])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_streamed_and_resident_examples_give_the_same_numbers(dataset, population, name, devices):
+    resident, resident_losses = simulate(dataset, population, "device", name, devices=devices)
+    for residency in ("host", "disk"):
+        streamed, losses = simulate(dataset, population, residency, name, devices=devices)
+        chex.assert_trees_all_close(streamed, resident, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(losses, resident_losses, rtol=1e-6)
+
+
+class Counting:
+    """Images that note who asks for them."""
+
+    def __init__(self, images):
+        self._images, self.asked, self.threads = images, 0, set()
+        self.shape, self.dtype = images.shape, images.dtype
+
+    def __len__(self):
+        return len(self._images)
+
+    def __getitem__(self, rows):
+        self.asked += 1
+        self.threads.add(threading.current_thread())
+        return self._images[rows]
+
+
+def stream(images, rows_of, rounds):
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    return feed.StreamFeed(images, rows_of, rounds, parallel.NamedSharding(mesh, parallel.BY_CLIENT))
+
+
+def test_a_thread_gathers_ahead_but_not_beyond_the_last_round():
+    images = Counting(np.arange(20.0).reshape(10, 2))
+    with stream(images, lambda round: np.array([[round, round + 1]]), rounds=5) as ahead:
+        first = ahead.stored(0)
+        np.testing.assert_array_equal(first.images[0], [[0, 1], [2, 3]])
+        for coming in list(ahead._coming.values()):
+            coming.result()
+        assert images.asked == 1 + feed.AHEAD
+        for round in range(1, 5):
+            np.testing.assert_array_equal(ahead.stored(round).images[0, 0], [2 * round, 2 * round + 1])
+        assert images.asked == 5
+    assert images.threads and threading.main_thread() not in images.threads
+    assert not any(thread.is_alive() for thread in images.threads)
+
+
+def test_a_failure_while_reading_reaches_the_loop():
+    def broken(round):
+        if round == 2:
+            raise OSError("the disk is gone")
+        return np.zeros((1, 1), int)
+
+    with stream(np.zeros((3, 2)), broken, rounds=4) as ahead:
+        ahead.stored(0)
+        ahead.stored(1)
+        with pytest.raises(OSError, match="the disk is gone"):
+            ahead.stored(2)
+
+
+def test_padding_is_never_read():
+    images = np.arange(1, 7).reshape(3, 2)
+    rows = np.array([[2, -1], [0, 1]])
+    assert feed.gather(images, rows).tolist() == [[[5, 6], [0, 0]], [[1, 2], [3, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "chosen"), [(1000, 1000, "device"), (399, 200, "host"), (399, 199, "disk"), (400, 1, "device")]
+)
+def test_auto_takes_the_first_place_that_has_room(monkeypatch, device, host, chosen):
+    images = np.zeros((25, 4), np.uint8)
+    monkeypatch.setattr(feed, "device_memory", lambda _: device)
+    monkeypatch.setattr(feed, "host_memory", lambda: host)
+    assert feed.choose("auto", images, jax.devices()[0]) == chosen
+    assert feed.choose("disk", images, jax.devices()[0]) == "disk"
+
+
+def test_an_unknown_residency_is_refused():
+    with pytest.raises(UserError, match="data.residency is 'gpu'; choose one of auto, device, host, disk"):
+        feed.choose("gpu", np.zeros((2, 2)), jax.devices()[0])
