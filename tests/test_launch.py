@@ -78,6 +78,34 @@ def test_every_kind_of_run_ends_well(settings, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["final"]["train/loss"] > 0
 
 
+@pytest.mark.parametrize("config", ["sop", "landmarks", "imagenet21k", "pretrain"])
+def test_the_papers_configs_run_on_made_up_pictures(config, tmp_path):
+    done = launch(f"--config=configs/{config}.py:smoke", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["encoder_parameters"] == 2_971_952 + 960 * 64 + 64
+    assert summary["residency"] == "disk" and summary["seconds_waiting_for_data"] >= 0
+    assert (tmp_path / "encoder.safetensors").stat().st_size > 4 * summary["encoder_parameters"]
+
+
+@pytest.mark.parametrize(
+    ("config", "ways"),
+    [
+        ("sop", ["data.root", "prepared", "data.download"]),
+        ("landmarks", ["federated_train.csv"]),
+        ("imagenet21k", ["synset"]),
+        ("folder", ["data.root is not set", "a folder for each class"]),
+        ("tfds", ["data.dataset"]),
+        ("arrays", ["data.train"]),
+    ],
+)
+def test_without_data_a_run_says_how_to_get_it(config, ways, tmp_path):
+    done = launch(f"--config=configs/{config}.py", f"--workdir={tmp_path}/run")
+    assert done.returncode != 0 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert all(way in done.stderr for way in ways), done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -88,6 +116,10 @@ def test_every_kind_of_run_ends_well(settings, tmp_path):
         (["--config.num_negatives=181"], "181 negatives, but of 200 classes 20 are its own and 180 remain"),
         (["--config.clients_per_round=11"], "clients_per_round is 11, but the data has 10 clients; lower it"),
         (["--config.data.name=mnist"], "data.name is 'mnist'"),
+        (["--config.data.residency=gpu"], "data.residency is 'gpu'; choose one of auto"),
+        (["--config.model.name=big"], "model.name is 'big', which does not exist"),
+        (["--config.model.name=no.such:Net"], "No module named 'no'"),
+        (["--config.init_from=nothing.safetensors"], "start at random with --config.init_from="),
         (["--workers=3"], "Unknown command line flag 'workers'"),
         (["--config.server.options=momentum=fast"], "optax.sgd does not work as server.optimizer"),
         (["--config.server.options.b1=3"], "the config has no key server.options.b1"),
