@@ -68,6 +68,16 @@ def get_config() -> ConfigDict:
     return config
 
 
+def use_mobilenet(config: ConfigDict) -> None:
+    config.model.name = "mobilenet_v3_large"  # or mobilenet_v3_small, with the same options
+    config.model.options = ConfigDict()
+    config.model.options.groups = 8  # of GroupNorm
+    config.model.options.width = 1.0  # times the usual number of channels
+    config.model.options.hidden = 0  # width of a layer between pooled features and embedding; 0: none
+    config.model.options.depth = 0  # only the first so many blocks; 0: all
+    config.model.options.convolution = "auto"  # by platform; or native, sliced, mixed
+
+
 def add_picture_options(data: ConfigDict) -> None:
     """How pictures on disk become examples; every source of pictures has these."""
     data.image_size = 256  # pictures are resized to this many pixels a side and kept so ...
@@ -100,6 +110,7 @@ def use_smoke(config: ConfigDict) -> None:
     config.eval.batch_size = 64
     config.eval.max_train_examples = 64
     config.data.image_size, config.data.crop = 40, 32
+    config.model.options.depth = 4  # of the encoder's blocks: most of a short run is compiling
 
 
 def glorot_norm(num_classes: int, dim: int) -> float:

@@ -37,8 +37,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.eval.every = 250
     config.eval.batch_size = 256
 
-    config.model.name = "mobilenet_v3_large"
-    config.model.options = ConfigDict(dict(groups=8, width=1.0, hidden=0))
+    common.use_mobilenet(config)
     config.init_from = "runs/pretrain/encoder.safetensors"
 
     data = config.data

@@ -35,8 +35,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.eval.every = 100
     config.eval.batch_size = 256
 
-    config.model.name = "mobilenet_v3_large"
-    config.model.options = ConfigDict(dict(groups=8, width=1.0, hidden=0))
+    common.use_mobilenet(config)
     config.model.class_norm = common.glorot_norm(CLASSES, config.model.dim)  # the paper does not say
     config.init_from = "runs/pretrain/encoder.safetensors"
 

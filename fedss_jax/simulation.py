@@ -53,6 +53,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         dim=config.model.dim,
         dtype=config.model.dtype,
         options=config.model.options.to_dict(),
+        platform=mesh.devices.flat[0].platform,
     )
     training = LocalTraining(
         model=model,

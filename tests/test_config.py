@@ -9,7 +9,7 @@ import pytest
 from configs import common, glyphs
 from fedss_jax import config as config_module
 from fedss_jax import methods
-from fedss_jax.train import make_method
+from fedss_jax.simulation import make_method
 from fedss_jax.types import Clients, UserError
 
 

@@ -83,7 +83,6 @@ def test_the_papers_configs_run_on_made_up_pictures(config, tmp_path):
     done = launch(f"--config=configs/{config}.py:smoke", f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["encoder_parameters"] == 2_971_952 + 960 * 64 + 64
     assert summary["residency"] == "disk" and summary["seconds_waiting_for_data"] >= 0
     assert (tmp_path / "encoder.safetensors").stat().st_size > 4 * summary["encoder_parameters"]
 

@@ -12,8 +12,11 @@ from fedss_jax.types import UserError
 FEATURES = {"large": 2_971_952, "small": 927_008}  # parameters before pooling
 
 
-def create(size="small", *, pixels=32, dim=64, dtype="float32", **options):
-    return models.create(f"mobilenet_v3_{size}", image_shape=(pixels, pixels, 3), dim=dim, dtype=dtype, options=options)
+def create(size="small", *, pixels=32, dim=64, dtype="float32", platform=None, **options):
+    shape = (pixels, pixels, 3)
+    return models.create(
+        f"mobilenet_v3_{size}", image_shape=shape, dim=dim, dtype=dtype, options=options, platform=platform
+    )
 
 
 def parameters(model):
@@ -65,7 +68,7 @@ def test_bfloat16_is_close_to_float32_on_odd_images_of_any_size():
 
 @pytest.mark.parametrize(("platform", "convolutions"), [("cpu", 0), ("tpu", 12)])
 def test_on_a_cpu_all_is_products_and_sums_and_on_a_tpu_convolutions_are_convolutions(platform, convolutions):
-    model = create(width=0.25)
+    model = create(width=0.25, platform=platform)
     params = jax.eval_shape(jax.vmap(model.init), jax.random.split(jax.random.key(0), 2))
     images = jax.ShapeDtypeStruct((2, 1, 32, 32, 3), jnp.float32)
     program = jax.export.export(jax.jit(jax.vmap(model.embed)), platforms=[platform])(params, images)
@@ -80,8 +83,9 @@ def test_on_a_cpu_all_is_products_and_sums_and_on_a_tpu_convolutions_are_convolu
         ({"groups": 0}, r"groups is 0"),
         ({"width": 0.0}, r"width is 0.0; it must be above 0"),
         ({"hidden": -1}, r"hidden is -1; it must be 0 .* or more"),
-        ({"convolution": "quick"}, r"convolution is 'quick'; choose one of auto, native, sliced"),
-        ({"depth": 3}, r"depth"),
+        ({"convolution": "quick"}, r"convolution is 'quick'; choose one of auto, native, sliced, mixed"),
+        ({"depth": 12}, r"depth is 12; there are 11 blocks, and 0 stands for all"),
+        ({"layers": 3}, r"layers"),
         ({"blocks": ()}, r"blocks"),
     ],
 )

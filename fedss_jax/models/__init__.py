@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedss_jax.losses import normalize
+from fedss_jax.models.layers import best_form
 from fedss_jax.models.linear import Linear
 from fedss_jax.models.mobilenet_v3 import LARGE, SMALL, MobileNetV3
 from fedss_jax.models.small import SmallEncoder
@@ -48,10 +49,19 @@ def factory(name: str) -> Callable[..., nn.Module]:
     return found
 
 
-def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, options: Mapping[str, Any]) -> Model:
+def create(
+    name: str,
+    *,
+    image_shape: tuple[int, ...],
+    dim: int,
+    dtype: str,
+    options: Mapping[str, Any],
+    platform: str | None = None,
+) -> Model:
     """The named encoder from inputs [B, *image_shape] to unit vectors [B, dim].
 
     Parameters are float32 whatever `dtype` it computes in. `image_shape` is (H, W, C), or (F,) for feature vectors.
+    `platform` is what it will run on, such as tpu; unset, the one that JAX runs on here.
     """
     make = factory(name)
     if dtype not in DTYPES:
@@ -65,6 +75,9 @@ def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, opt
             f"model.name is {name!r}, which makes no flax.linen.Module but {type(module).__name__}; correct it"
         )
 
+    if getattr(module, "convolution", None) == "auto":
+        module = module.clone(convolution=best_form(platform or jax.default_backend()))
+
     def variables(key: jax.Array) -> Mapping[str, Params]:
         return module.init(key, jnp.zeros((1, *image_shape)))
 
@@ -76,16 +89,14 @@ def create(name: str, *, image_shape: tuple[int, ...], dim: int, dtype: str, opt
         return normalize(jnp.asarray(module.apply({"params": params}, images), jnp.float32))
 
     try:
-        collections = set(jax.eval_shape(variables, jax.random.key(0)))
-        if collections != {"params"}:
-            raise ValueError(
-                f"it has variables {sorted(collections)}; clients train params alone (GroupNorm, no BatchNorm)"
-            )
-        embeddings = jax.eval_shape(lambda: embed(init(jax.random.key(0)), jnp.zeros((1, *image_shape))))
+        shapes = jax.eval_shape(variables, jax.random.key(0))
+        if set(shapes) != {"params"}:
+            raise ValueError(f"it has variables {sorted(shapes)}; clients train params alone (GroupNorm, no BatchNorm)")
+        embeddings = jax.eval_shape(lambda params: embed(params, jnp.zeros((1, *image_shape))), shapes["params"])
         if embeddings.shape != (1, dim):
             raise ValueError(f"one input gives {[*embeddings.shape]}; model.dim asks for {[1, dim]}")
     except (TypeError, ValueError, ArithmeticError, LookupError, flax.errors.FlaxError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"model.options {dict(options)} do not fit {name} on inputs {image_shape}: {reason}") from None
     return Model(init, embed)
 

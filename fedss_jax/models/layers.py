@@ -2,14 +2,11 @@
 
 Under vmap a convolution with per-client weights becomes a grouped convolution. XLA runs that many times slower on a
 CPU than the same arithmetic as slices, products and sums ("sliced"), while a TPU has hardware for the convolution
-itself ("native"). "auto" takes what suits the platform that a program is lowered for. Pointwise convolutions are
-matrix products everywhere.
+itself ("native"). "auto" takes what suits the platform. (`jax.lax.platform_dependent` would choose later, but traces
+every form: that took longer than compiling some.) Pointwise convolutions are matrix products everywhere.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import flax.linen as nn
 import jax
@@ -22,10 +19,8 @@ from fedss_jax.models.windows import Padding, folds, patches, same_padding
 # float32 is to mean float32 on every device; by default TPUs and GPUs round the factors of a product. It changes
 # nothing for bfloat16.
 PRECISION = "highest"
-FORMS = ("auto", "native", "sliced")
+FORMS = ("auto", "native", "sliced", "mixed")
 NHWC = ("NHWC", "HWIO", "NHWC")
-
-Function = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def check_images(x: jax.Array, smallest: int = 1) -> None:
@@ -35,13 +30,17 @@ def check_images(x: jax.Array, smallest: int = 1) -> None:
         raise ValueError(f"images must have at least {smallest} x {smallest} pixels, not {x.shape[1]} x {x.shape[2]}")
 
 
-def choose(form: str, sliced: Function, native: Function, *, gpu: Function) -> Function:
-    """The function of a form. For "auto" all are traced, and only the platform's own is compiled."""
+def best_form(platform: str) -> str:
+    """What suits a platform. "mixed" is native but for depthwise convolutions: on CUDA the gradient of a grouped one is
+    reported to be slow (github.com/jax-ml/jax/issues/13800).
+    """
+    return {"cpu": "sliced", "tpu": "native"}.get(platform, "mixed")
+
+
+def check_form(form: str) -> str:
     if form not in FORMS:
         raise ValueError(f"convolution is {form!r}; choose one of {', '.join(FORMS)}")
-    if form == "auto":
-        return partial(jax.lax.platform_dependent, cpu=sliced, tpu=native, default=gpu)
-    return native if form == "native" else sliced
+    return best_form(jax.default_backend()) if form == "auto" else form
 
 
 def product(x: jax.Array, weights: jax.Array) -> jax.Array:
@@ -72,7 +71,7 @@ def dense(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: P
             x, weights, (stride, stride), padding, dimension_numbers=NHWC, precision=PRECISION
         )
 
-    return choose(form, sliced, native, gpu=native)(x, weights)
+    return (sliced if check_form(form) == "sliced" else native)(x, weights)
 
 
 def depthwise(x: jax.Array, weights: jax.Array, stride: int, padding: Padding, form: str) -> jax.Array:
@@ -92,8 +91,7 @@ def depthwise(x: jax.Array, weights: jax.Array, stride: int, padding: Padding, f
             precision=PRECISION,
         )
 
-    # On CUDA the gradient of a grouped convolution is reported to be slow (github.com/jax-ml/jax/issues/13800).
-    return choose(form, sliced, native, gpu=sliced)(x, weights)
+    return (native if check_form(form) == "native" else sliced)(x, weights)
 
 
 class Weights(nn.Module):

@@ -140,7 +140,8 @@ class MobileNetV3(nn.Module):
     """Images [B, H, W, C] of any size from 32 x 32 -> [B, dim].
 
     `width` multiplies the number of channels. `hidden` puts a layer between the pooled features and the embedding;
-    the classifiers of the paper have 1280 (Large) and 1024 (Small) there.
+    the classifiers of the paper have 1280 (Large) and 1024 (Small) there. `depth` takes only the first so many blocks,
+    for a quick try.
     """
 
     blocks: tuple[Block, ...]
@@ -149,6 +150,7 @@ class MobileNetV3(nn.Module):
     width: float = 1.0
     groups: int = 8
     hidden: int = 0
+    depth: int = 0
     convolution: str = "auto"
 
     @nn.compact
@@ -156,11 +158,13 @@ class MobileNetV3(nn.Module):
         layers.check_images(x, SMALLEST)
         if not self.width > 0:
             raise ValueError(f"width is {self.width}; it must be above 0")
+        if not 0 <= self.depth <= len(self.blocks):
+            raise ValueError(f"depth is {self.depth}; there are {len(self.blocks)} blocks, and 0 stands for all")
         if self.hidden < 0:
             raise ValueError(f"hidden is {self.hidden}; it must be 0 (no such layer) or more")
         style = Style(self.groups, self.convolution, self.dtype)
         x = nn.hard_swish(ConvNorm(style, make_divisible(16 * self.width), 3, 2, name="stem")(x))
-        for number, block in enumerate(self.blocks, 1):
+        for number, block in enumerate(self.blocks[: self.depth or None], 1):
             expanded, out = (make_divisible(channels * self.width) for channels in (block.expanded, block.out))
             block = block._replace(expanded=expanded, out=out)
             x = InvertedResidual(style, block, name=f"block_{number}")(x)
