@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedss_jax import parallel
+from fedss_jax.data.store import aligned
 from fedss_jax.round import Round
 from fedss_jax.types import Clients, Images, Resident, Stored, Streamed, UserError
 
@@ -124,8 +125,9 @@ def gather(images: Images, rows: np.ndarray) -> np.ndarray:
     real = rows >= 0
     if real.all():
         return images[rows]
-    batch = np.zeros((*rows.shape, *images.shape[1:]), images.dtype)
+    batch = aligned((*rows.shape, *images.shape[1:]), images.dtype)
     batch[real] = images[rows[real]]
+    batch[~real] = 0
     return batch
 
 

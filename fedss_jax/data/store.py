@@ -38,6 +38,7 @@ SYNC_SECONDS = 5.0  # about so much work is lost when a build is killed
 UNDER_WAY = 1024  # pictures handed to the threads ahead of time: enough that they never wait for the disk
 LARGE_ROW = 1 << 14  # bytes: some pages of memory
 READERS, READ_BYTES = 16, 1 << 22  # threads that gather rows, and how much each fetches at a time
+ALIGNMENT = 64  # bytes
 BAD_PICTURES = "bad_pictures.txt"
 
 
@@ -218,6 +219,14 @@ def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(READERS, "rows")
 
 
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array to be filled that begins where JAX wants it: what is on a CPU anyway is then not copied once more."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
 class Rows:
     """Some rows of a stored array, as `Images`. Many rows are gathered by several threads, so that reads overlap."""
 
@@ -251,7 +260,7 @@ class Rows:
         """Rows by a slice or an integer array of any shape [...] -> [..., *shape[1:]], a copy."""
         wanted = self._rows[rows]
         flat = wanted.reshape(-1)
-        out = np.empty((len(flat), *self.shape[1:]), self.dtype)
+        out = aligned((len(flat), *self.shape[1:]), self.dtype)
         step = max(1, READ_BYTES // max(1, self._row_bytes))
         starts = range(0, len(flat), step)
 
