@@ -15,8 +15,8 @@ def get_config() -> ConfigDict:
     config.seed = 0
     config.method = "fedss"  # fedss, negonly, posonly, fedaws, fullsoftmax or centralized
     config.rounds = 2000
-    config.clients_per_round = 32  # K
-    config.num_negatives = 20  # m: how many classes besides its own a client asks for
+    config.clients_per_round = 32  # K; 0: up to 10
+    config.num_negatives = 20  # m: how many classes besides its own a client asks for; -1: as many as fit, up to 20
     config.correct_logits = True  # subtract log(m / (n - |P_k|)) from the negatives' logits
     config.extra_negatives = False  # negonly draws |P_k| - 1 more: as many competitors as in fedss
 

@@ -20,8 +20,8 @@ def get_config(variant: str = "") -> ConfigDict:
     chosen = common.parse_variant(variant, task=("classification", "retrieval"))
     config = common.get_config()
     config.rounds = 500
-    config.clients_per_round = 10
-    config.num_negatives = 20
+    config.clients_per_round = 0  # up to 10, as many as there are
+    config.num_negatives = -1  # as many as fit, up to 20
     config.client.learning_rate = 0.01
     config.eval.every = 50
     config.eval.batch_size = 256
@@ -36,7 +36,7 @@ def get_config(variant: str = "") -> ConfigDict:
     data.test_csv = ""  # what to test on: a table image,label
     data.task = chosen["task"]
     data.num_clients = 0  # without a table: so many clients; 0 for the fewest that hold all classes
-    data.labels_per_client = 20
+    data.labels_per_client = 0  # 0: a tenth of the classes, at most 20
     data.test_share = 0.2  # held out where there is no test part: of each class's pictures, or of the classes
     data.seed = 0  # of the split and of who holds what
     common.add_picture_options(data)

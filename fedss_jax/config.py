@@ -17,8 +17,8 @@ from fedss_jax.types import Clients, UserError
 
 AT_LEAST: dict[str, float] = {
     "rounds": 1,
-    "clients_per_round": 1,
-    "num_negatives": 0,
+    "clients_per_round": 0,
+    "num_negatives": -1,
     "seed": 0,
     "eval.every": 1,
     "eval.batch_size": 1,
@@ -32,7 +32,11 @@ AT_LEAST: dict[str, float] = {
     "centralized.warmup": 0,
 }
 ABOVE_ZERO = ("client.learning_rate", "server.learning_rate", "model.logit_scale", "model.class_norm")
-ONE_OF = {"method": tuple(METHODS), "server.row_weighting": ROW_WEIGHTINGS}
+ONE_OF = {
+    "method": tuple(METHODS),
+    "server.row_weighting": ROW_WEIGHTINGS,
+    "data.residency": ("auto", "device", "host", "disk"),
+}
 
 
 def look_up(config: Any, path: str) -> Any:
@@ -66,6 +70,16 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     with config.unlocked():
         del config.tuned  # of no further meaning to this run
     return config
+
+
+def fit_to_population(config: ml_collections.ConfigDict, clients: Clients, n: int) -> ml_collections.ConfigDict:
+    """A copy that says how many clients and negatives there are, where the config leaves that to the data."""
+    fitted = config.copy_and_resolve_references()
+    if config.clients_per_round == 0:
+        fitted.clients_per_round = min(10, len(clients.client_id))
+    if config.num_negatives == -1:
+        fitted.num_negatives = min(20, n - int(clients.num_positives.max()))
+    return fitted
 
 
 def check_population(config: ml_collections.ConfigDict, method: Method, clients: Clients, n: int) -> None:

@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,21 +23,18 @@ from jax.sharding import Mesh, NamedSharding
 from fedss_jax import parallel
 from fedss_jax.data.store import aligned
 from fedss_jax.round import Round
-from fedss_jax.types import Clients, Images, Resident, Stored, Streamed, UserError
+from fedss_jax.types import Clients, Images, Resident, Stored, Streamed
 
-RESIDENCIES = ("auto", "device", "host", "disk")
 DEVICE_SHARE, HOST_SHARE = 0.25, 0.5  # of the free memory, that `auto` gives to training examples
 AHEAD = 2  # rounds that are gathered before they are asked for
 
 
-def choose(residency: str, images: Images, device: jax.Device) -> str:
-    """`auto` resolved, anything else checked."""
-    if residency not in RESIDENCIES:
-        raise UserError(f"data.residency is {residency!r}; choose one of {', '.join(RESIDENCIES)}")
+def choose(residency: str, images: Images, mesh: Mesh) -> str:
+    """`auto` resolved."""
     if residency != "auto":
         return residency
     size = size_in_bytes(images)
-    if size <= DEVICE_SHARE * device_memory(device):
+    if size <= DEVICE_SHARE * device_memory(mesh.devices.flat[0]):
         return "device"
     return "host" if size <= HOST_SHARE * host_memory() else "disk"
 
@@ -45,15 +44,20 @@ def size_in_bytes(images: Images) -> int:
 
 
 def host_memory() -> int:
-    """Bytes that are free on this machine."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes that this machine can give, the page cache counted in; all that it has, where it does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return 1024 * int(value.split()[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def device_memory(device: jax.Device) -> int:
-    """Bytes that are free on a device. A CPU does not say: it has the host's."""
+    """Bytes that are free on a device. CPU devices do not say: they share the host's."""
     stats = device.memory_stats()
     if not stats or "bytes_limit" not in stats:
-        return host_memory()
+        return host_memory() // jax.local_device_count()
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from fedss_jax import centralized, class_matrix, data, feed, methods, models, parallel, weights
 from fedss_jax.client import LocalTraining
-from fedss_jax.config import check_population, parse_options, resolve
+from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
 from fedss_jax.data.partition import make_population
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
@@ -25,6 +25,7 @@ from fedss_jax.types import Clients, Dataset, Model, ServerState, Theta, UserErr
 class Simulation(NamedTuple):
     config: ml_collections.ConfigDict  # resolved
     dataset: Dataset
+    clients_per_round: int
     residency: str  # where the training examples stay
     feed: feed.Feed
     state: ServerState
@@ -38,14 +39,16 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     """Checks the config, loads its data, puts model and data on the devices. Writes nothing but caches."""
     config = resolve(config)
     mesh = mesh or parallel.make_mesh()
-    method = make_method(config)
+    make_method(config), make_server_optimizer(config)  # before pictures are decoded, which may take hours
     source = data.find(config.data.name, config.eval.split, source_options(config))
     if config.init_from:
-        weights.check(config.init_from)  # before pictures are decoded, which may take hours
+        weights.check(config.init_from)
     dataset = source()
     population, empty_clients = make_population(dataset)
-    check_population(config, method, population, dataset.num_classes)
-    residency = feed.choose(config.data.residency, dataset.train.images, mesh.devices.flat[0])
+    fitted = fit_to_population(config, population, dataset.num_classes)
+    method, clients_per_round = make_method(fitted), fitted.clients_per_round
+    check_population(fitted, method, population, dataset.num_classes)
+    residency = feed.choose(config.data.residency, dataset.train.images, mesh)
 
     model = models.create(
         config.model.name,
@@ -67,10 +70,10 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     )
     if method.federated:
         server = Server(make_server_optimizer(config), method, config.server.row_weighting)
-        kind = make_round(training, server, config.clients_per_round, mesh)
+        kind = make_round(training, server, clients_per_round, mesh)
     else:
         updates = config.centralized.updates_per_round
-        updates = updates or centralized.updates_per_round(population, config.clients_per_round, training)
+        updates = updates or centralized.updates_per_round(population, clients_per_round, training)
         server = Server(make_centralized_optimizer(config, updates), method)
         kind = centralized.make_round(training, server, updates, mesh)
 
@@ -82,6 +85,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     return Simulation(
         config=config,
         dataset=dataset,
+        clients_per_round=clients_per_round,
         residency=residency,
         feed=feed.make_feed(dataset.train.images, residency, kind, config.rounds, labels, population, root, mesh),
         state=parallel.replicate(mesh, jax.jit(server.init)(theta)),

@@ -115,7 +115,7 @@ def describe(simulation: Simulation, encoder_parameters: int) -> None:
     clients, images = len(population.client_id), dataset.train.images
     say(
         f"{config.method} on {dataset.name} ({dataset.task}): {len(dataset.train):,} images of"
-        f" {dataset.num_classes:,} classes at {clients:,} clients, {config.clients_per_round} a round;"
+        f" {dataset.num_classes:,} classes at {clients:,} clients, {simulation.clients_per_round} a round;"
         f" {len(dataset.test):,} {config.eval.split} images; encoder of {encoder_parameters:,} parameters;"
         f" {jax.device_count()} {jax.default_backend()} device(s);"
         f" training images ({size_in_bytes(images) / 1e9:,.2f} GB) from: {simulation.residency}"

@@ -192,7 +192,7 @@ def test_arrays_that_are_wrong(tmp_path, form, changes, message):
         ({"test_share": 0.0}, "data.test_share is 0.0; it must be between 0 and 1"),
         ({"test_share": 1.5}, "data.test_share is 1.5"),
         ({"num_clients": -1}, "data.num_clients is -1; it must be at least 0"),
-        ({"labels_per_client": 0}, "data.labels_per_client is 0; it must be at least 1"),
+        ({"labels_per_client": -1}, "data.labels_per_client is -1; it must be at least 0"),
         ({"shift": -1}, "data.shift is -1"),
         ({"shift": 4}, "data.shift is 4, but pictures have 4 pixels a side; lower it"),
         ({"seed": -1}, "data.seed is -1"),

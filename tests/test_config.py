@@ -4,12 +4,14 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import common, glyphs
 from fedss_jax import config as config_module
 from fedss_jax import methods
-from fedss_jax.simulation import make_method
+from fedss_jax.config import fit_to_population
+from fedss_jax.simulation import make_centralized_optimizer, make_method
 from fedss_jax.types import Clients, UserError
 
 
@@ -30,8 +32,8 @@ def test_rates_come_from_the_tuned_ones_unless_set():
     [
         ("method", "fedsgd", r"method is 'fedsgd'.*fedss, negonly, posonly, fedaws, fullsoftmax, centralized"),
         ("rounds", 0, "rounds is 0; it must be at least 1"),
-        ("clients_per_round", 0, "clients_per_round is 0"),
-        ("num_negatives", -1, "num_negatives is -1; it must be at least 0"),
+        ("clients_per_round", -1, "clients_per_round is -1"),
+        ("num_negatives", -2, "num_negatives is -2; it must be at least -1"),
         ("seed", 2**32, r"seed is 4294967296; it must be below 2\*\*32"),
         ("data.name", "", "data.name is not set"),
         ("eval.every", 0, "eval.every is 0"),
@@ -146,3 +148,37 @@ def test_every_method_option_reaches_its_method():
 def test_unknown_methods_are_refused_with_the_known_ones():
     with pytest.raises(UserError, match=r"'fedavg'.*fedss"):
         methods.create("fedavg", {})
+
+
+def test_counts_that_are_left_to_the_data():
+    config = common.get_config()
+    config.clients_per_round, config.num_negatives = 0, -1
+    clients = Clients(np.arange(4), None, None, None, np.array([3, 7, 2, 5]))
+    fitted = fit_to_population(config, clients, 12)
+    assert (fitted.clients_per_round, fitted.num_negatives) == (4, 5)
+    assert (config.clients_per_round, config.num_negatives) == (0, -1)  # what the run's folder keeps
+    many = Clients(np.arange(400), None, None, None, np.array([3, 7, 2, 5]))
+    fitted = fit_to_population(config, many, 1000)
+    assert (fitted.clients_per_round, fitted.num_negatives) == (10, 20)
+
+
+def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
+    config = common.get_config()
+    config.client.learning_rate, config.rounds, config.centralized.warmup = 0.5, 10, 4
+
+    def rates(config):
+        optimizer = make_centralized_optimizer(config, updates_per_round=2)
+        one = jnp.ones(())
+        state, steps = optimizer.init(one), []
+        for _ in range(20):
+            step, state = optimizer.update(one, state)
+            steps.append(-float(step))
+        return steps
+
+    assert rates(config) == pytest.approx([0, 0.125, 0.25, 0.375] + 16 * [0.5])
+    config.centralized.cosine = True
+    fall = [0.25 * (1 + np.cos(np.pi * i / 16)) for i in range(16)]
+    assert rates(config) == pytest.approx([0, 0.125, 0.25, 0.375, *fall], rel=1e-4)
+    config.centralized.warmup = 20
+    with pytest.raises(UserError, match="centralized.warmup is 20, but the run makes 20 updates; lower it"):
+        rates(config)

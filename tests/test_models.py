@@ -284,7 +284,7 @@ def test_anybodys_module_can_be_the_encoder():
         ("own_encoders:Yours", {}, "own_encoders has no class or function Yours"),
         ("own_encoders:number", {}, "has no class or function number"),
         ("own_encoders:no_module", {}, "makes no flax.linen.Module but int"),
-        ("own_encoders:Mine", {"depth": 3}, "model.options: .*depth"),
+        ("own_encoders:Mine", {"depth": 3}, "model.options do not fit own_encoders:Mine: .*depth.*clears them"),
         ("own_encoders:Mine", {"batch_norm": True}, r"variables \['batch_stats', 'params'\].*no BatchNorm"),
         ("own_encoders:Mine", {"extra": 1}, r"one input gives \[1, 5\]; model.dim asks for \[1, 4\]"),
         ("nobodys_encoders:Mine", {}, "No module named 'nobodys_encoders'.*PYTHONPATH"),

@@ -72,9 +72,9 @@ def test_no_number_gives_the_fewest_that_hold_all_classes(classes, num_clients):
 @pytest.mark.parametrize(
     ("num_clients", "labels_per_client", "message"),
     [
-        (-1, 2, "data.num_clients is -1; it must be at least 1"),
-        (3, 0, "data.labels_per_client is 0; it must be at least 1"),
-        (0, 0, "data.labels_per_client is 0; it must be at least 1"),
+        (-1, 2, "data.num_clients is -1; it must be at least 0"),
+        (3, -1, "data.labels_per_client is -1; it must be at least 0"),
+        (0, -2, "data.labels_per_client is -2; it must be at least 0"),
         (3, 11, "data.labels_per_client is 11, but there are 10 training classes; lower it"),
         (3, 3, "3 clients of 3 labels cannot hold all 10 classes; raise data.num_clients to 4 or .* to 4"),
         (20, 3, "need 60 portions of a class, but 10 classes with 30 examples can be cut into 30; lower"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedss_jax.data import folder, imagenet21k, landmarks, records, sop, tfds_source
+from fedss_jax.data import index as data_index
 from fedss_jax.data.index import BadImage, Files, Index, packed
 from fedss_jax.types import UserError
 
@@ -681,3 +683,14 @@ def test_damaged_data_sets_of_tensorflow_datasets(shapes, archive):
     refuses(load_sop, "has no 'class_id' in its records, only ", root=str(shapes / "shapes" / "1.0.0"))
     (shapes / "shapes" / "1.0.0" / "dataset_info.json").write_text("{")
     refuses(load_sop, "1.0.0 is no prepared data set: ", root=str(shapes / "shapes" / "1.0.0"))
+
+
+def test_a_pipe_is_not_waited_for_and_a_huge_file_not_read(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "huge.jpg").write_bytes(bytes(101))
+    monkeypatch.setattr(data_index, "MAX_BYTES", 100)
+    files = Files(tmp_path, ["pipe.jpg", "huge.jpg"])
+    with pytest.raises(BadImage, match="not a file"):
+        files.read(0)
+    with pytest.raises(BadImage, match="too large"):
+        files.read(1)

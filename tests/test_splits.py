@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from fedss_jax.data.assemble import assemble, by_owner
+from fedss_jax.data.index import Files, Part
 from fedss_jax.data.splits import hold_out, in_order, renumber
 from fedss_jax.types import UserError
 
@@ -66,3 +70,16 @@ def test_numbers_without_gaps():
 def test_names_are_sorted_and_numbers_by_their_values():
     assert in_order(["b", "10", "a", "9", "b", "009", "2"]) == ["2", "009", "9", "10", "a", "b"]
     assert in_order(["9" * 5000, "1"]) == ["1", "9" * 5000]
+
+
+def test_a_picture_at_several_clients_is_trained_or_tested_on_but_not_both():
+    rows = np.repeat(np.arange(40), 2)  # each at two clients
+    part = Part(rows, (rows % 10).astype(np.int32))
+    for task in ("classification", "retrieval"):
+        for split in ("test", "validation"):
+            index = assemble(
+                Files(Path(), ()), part, None, task=task, split=split, seed=0, deal=by_owner(np.arange(80) % 2)
+            )
+            assert not set(index.train.rows) & set(index.test.rows)
+            assert len(set(index.test.rows)) == len(index.test.rows) > 0  # and tested on once
+            assert all(np.sum(index.train.rows == row) == 2 for row in index.train.rows)

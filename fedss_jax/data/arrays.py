@@ -63,7 +63,7 @@ def load(
         raise UserError(f"data.test_share is {test_share}; it must be between 0 and 1")
     for name, number, least in (
         ("num_clients", num_clients, 0),
-        ("labels_per_client", labels_per_client, 1),
+        ("labels_per_client", labels_per_client, 0),
         ("shift", shift, 0),
     ):
         if number < least:

@@ -73,12 +73,12 @@ def assemble(
     kept = np.arange(len(train.labels))
     pick = partial(_pick, train)
     if test is None:
-        kept, held = hold_out(train.labels, task, test_share, seed)
+        kept, held = _hold_out(train, task, test_share, seed)
         test = pick(held)
     if split == "validation" and validation is not None:
         test = validation
     elif split == "validation":
-        inner, held = hold_out(train.labels[kept], task, VALIDATION_SHARE, (seed, 1))
+        inner, held = _hold_out(pick(kept), task, VALIDATION_SHARE, (seed, 1))
         kept, test = kept[inner], pick(kept[held])
 
     train, notes = pick(kept), list(notes)
@@ -95,6 +95,15 @@ def assemble(
         test=Part(test.rows, test.labels.astype(np.int32)),
         notes=tuple(notes),
     )
+
+
+def _hold_out(part: Part, task: str, share: float, seed: int | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Places to keep and to hold out, by picture: one that several clients have is trained or tested on, not both, and
+    is tested on once.
+    """
+    _, first, picture = np.unique(part.rows, return_index=True, return_inverse=True)
+    kept, held = hold_out(part.labels[first], task, share, seed)
+    return np.flatnonzero(np.isin(picture, kept)), np.sort(first[held])
 
 
 def _pick(part: Part, places: np.ndarray) -> Part:

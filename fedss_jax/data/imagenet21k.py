@@ -29,6 +29,12 @@ def index(*, split: str, root: str, num_clients: int, labels_per_client: int, se
     if not synsets:
         raise UserError(f"data.root {root!r} has no folders; unpack each synset's archive into a folder of its own")
     listing = list_pictures(folder, synsets, cache_folder(cache_dir))
+    notes = listing_notes(synsets, listing)
+    if np.sum(listing.pictures == 0) > len(synsets) / 2:
+        raise UserError(
+            f"of the {len(synsets)} folders in data.root {root!r} most have no pictures right in them"
+            f" ({'; '.join(notes)}); set it to the folder with the synsets' folders"
+        )
     labels = np.repeat(np.arange(len(synsets), dtype=np.int32), listing.pictures)
     return assemble(
         Files(folder, listing.names),
@@ -39,5 +45,5 @@ def index(*, split: str, root: str, num_clients: int, labels_per_client: int, se
         seed=seed,
         deal=by_label(num_clients, labels_per_client, seed),
         test_share=TEST_SHARE,
-        notes=listing_notes(synsets, listing),
+        notes=notes,
     )

@@ -6,11 +6,14 @@ import dataclasses
 import functools
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+MAX_BYTES = 1 << 28  # of a picture's file
 
 
 class BadImage(Exception):
@@ -75,6 +78,11 @@ class Files:
             real = (self.root / self.name(row)).resolve(strict=True)
             if not real.is_relative_to(self._real_root):
                 raise BadImage("leads outside the data folder")
+            status = real.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise BadImage("not a file")  # reading a pipe would never end
+            if status.st_size > MAX_BYTES:
+                raise BadImage(f"too large ({status.st_size:,} bytes; at most {MAX_BYTES:,} are read)")
             return real.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise BadImage("missing") from None

@@ -29,8 +29,10 @@ def dealt_clients(labels: np.ndarray, num_clients: int, labels_per_client: int, 
     time to whoever holds least.
 
     num_clients: 0 for the fewest that can hold all classes: hardly any class is then at two clients.
+    labels_per_client: 0 for a tenth of the classes, at most 20.
     """
     classes, sizes = np.unique(labels, return_counts=True)
+    labels_per_client = labels_per_client or min(20, -(-len(classes) // 10))
     num_clients = num_clients or -(-len(classes) // max(labels_per_client, 1))
     portions = _portions(sizes, num_clients, labels_per_client)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -78,7 +80,7 @@ def _check_fit(sizes: np.ndarray, num_clients: int, labels_per_client: int) -> N
     """Whether classes of these sizes can be dealt out to so many clients of so many labels."""
     if num_clients < 1 or labels_per_client < 1:
         name, value = ("labels_per_client", labels_per_client) if num_clients > 0 else ("num_clients", num_clients)
-        raise UserError(f"data.{name} is {value}; it must be at least 1")
+        raise UserError(f"data.{name} is {value}; it must be at least 0, which stands for what fits")
     classes, wanted = len(sizes), num_clients * labels_per_client
     possible = int(np.minimum(sizes, num_clients).sum())  # a class at most once at a client, and never an empty portion
     if labels_per_client > classes:

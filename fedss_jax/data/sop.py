@@ -94,7 +94,7 @@ def _find(root: str) -> tuple[Path | None, Path | None]:
         versions = [version for version in around.glob("*.*.*") if (version / "dataset_info.json").is_file()]
         if versions:
             return None, max(versions, key=lambda version: [int(n) for n in version.name.split(".") if n.isdigit()])
-    return None, None
+    return None, records.find_prepared(NAME, "")
 
 
 def _read_archive(folder: Path, cache: Path) -> Found:

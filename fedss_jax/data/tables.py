@@ -40,7 +40,7 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str = ",") -> Tabl
                 raise UserError(f"{path} is empty; it must begin with the header {header!r}")
             if not set(columns) <= set(found):
                 begins = delimiter.join(found)[:80]
-                raise UserError(f"{path} must begin with the header {header!r}, but begins with {begins!r}")
+                raise UserError(f"{path} must begin with the header {header!r}, but begins with {begins!r}; correct it")
             places = [found.index(name) for name in columns]
             for row in reader:
                 if row:  # not a blank line

@@ -27,15 +27,15 @@ def make_embed(model: Model, transform: Transform, mesh: Mesh, batch_size: int) 
         return model.embed(params, jax.vmap(transform.test)(images))
 
     def embed(params: Params, images: Images, rows: np.ndarray) -> jax.Array:
-        parts: list[jax.Array] = []
+        parts: list[jax.Array | np.ndarray] = []
         for start in range(0, len(rows), batch_size):
             batch = images[rows[start : start + batch_size]]
             if len(parts) >= BATCHES_IN_FLIGHT:
-                parts[-BATCHES_IN_FLIGHT].block_until_ready()
+                parts[-BATCHES_IN_FLIGHT] = np.asarray(parts[-BATCHES_IN_FLIGHT])
             missing = batch_size - len(batch)
             batch = np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1))
             part = embed_batch(params, jax.device_put(batch, by_row))
             parts.append(part[: batch_size - missing])
-        return jnp.concatenate(parts)
+        return jnp.asarray(np.concatenate(parts))
 
     return embed

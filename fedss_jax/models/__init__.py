@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -66,10 +67,12 @@ def create(
     make = factory(name)
     if dtype not in DTYPES:
         raise UserError(f"model.dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
+    accepted = inspect.signature(make).parameters
+    computes_in = {"dtype": DTYPES[dtype]} if "dtype" in accepted or dtype != "float32" else {}
     try:
-        module = make(dim=dim, dtype=DTYPES[dtype], **options)
+        module = make(dim=dim, **computes_in, **options)
     except TypeError as error:
-        raise UserError(f"model.options: {error}") from None
+        raise UserError(f"model.options do not fit {name}: {error}; --config.model.options={{}} clears them") from None
     if not isinstance(module, nn.Module):
         raise UserError(
             f"model.name is {name!r}, which makes no flax.linen.Module but {type(module).__name__}; correct it"
