@@ -47,9 +47,10 @@ def measure(images: Rows, compute_seconds: float) -> tuple[float, float]:
             if round == WARM_UP:
                 waited, began = 0.0, time.perf_counter()
             asked = time.perf_counter()
-            feed.stored(round).images.block_until_ready()
+            pictures = feed.stored(round).images.block_until_ready()
             waited += time.perf_counter() - asked
             time.sleep(compute_seconds)
+            del pictures
         return waited, time.perf_counter() - began
 
 
