@@ -115,7 +115,7 @@ def test_without_data_a_run_says_how_to_get_it(config, ways, tmp_path):
         (["--config.num_negatives=181"], "181 negatives, but of 200 classes 20 are its own and 180 remain"),
         (["--config.clients_per_round=11"], "clients_per_round is 11, but the data has 10 clients; lower it"),
         (["--config.data.name=mnist"], "data.name is 'mnist'"),
-        (["--config.data.residency=gpu"], "data.residency is 'gpu'; choose one of auto"),
+        (["--config.data.residency=gpu"], "data.residency is 'gpu', which does not exist; choose one of auto"),
         (["--config.model.name=big"], "model.name is 'big', which does not exist"),
         (["--config.model.name=no.such:Net"], "No module named 'no'"),
         (["--config.init_from=nothing.safetensors"], "start at random with --config.init_from="),
