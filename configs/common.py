@@ -89,14 +89,27 @@ def add_picture_options(data: ConfigDict) -> None:
     data.workers = 0  # pictures decoded at a time; 0: one a core
 
 
-def use_standin(config: ConfigDict, **counts: Any) -> None:
-    """Replaces the data by made-up pictures in the same number."""
-    crop, image_size = config.data.crop, config.data.image_size
+def replace_data(config: ConfigDict, name: str) -> ConfigDict:
+    """An empty config.data for another source, but for what all have."""
+    residency = config.data.residency
     config.data = ConfigDict()
+    config.data.residency = residency
+    config.data.name = name
+    return config.data
+
+
+def use_standin(config: ConfigDict, chosen: dict[str, Any], counts: dict[str, Any], smoke: dict[str, Any]) -> None:
+    """If a variant asks for it, made-up pictures in the same number, or in the fewer of `smoke`, replace the data."""
+    if chosen["smoke"]:
+        use_smoke(config)
+        counts = counts | smoke
+    elif not chosen["standin"]:
+        return
+    crop, image_size = config.data.crop, config.data.image_size
+    data = replace_data(config, "standin")
     # Made as they are asked for, round by round: the way of pictures that are read from disk.
-    config.data.residency = "disk"
-    config.data.name = "standin"
-    config.data.update(image_size=image_size, crop=crop, flip=True, seed=0, **counts)
+    data.residency = "disk"
+    data.update(image_size=image_size, crop=crop, flip=True, seed=0, **counts)
     config.init_from = ""
 
 

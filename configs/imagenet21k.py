@@ -18,6 +18,8 @@ on 8 chips of a TPU v5e with --config.model.dtype=bfloat16 (evaluation apart).
 
 from __future__ import annotations
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common
@@ -46,19 +48,16 @@ def get_config(variant: str = "") -> ConfigDict:
     data.seed = 0  # of the split and of who holds what
     common.add_picture_options(data)
 
-    counts = dict(
+    counts: dict[str, Any] = dict(
         task="classification",
         clients="equal",
         num_classes=CLASSES,
-        num_clients=25691,
-        labels_per_client=20,
+        num_clients=data.num_clients,
+        labels_per_client=data.labels_per_client,
         images=11_360_000,
         test_classes=0,
         test_images=2_840_000,
     )
-    if chosen["smoke"]:
-        common.use_smoke(config)
-        counts |= dict(num_classes=300, num_clients=30, images=1200, test_images=60)
-    if chosen["standin"] or chosen["smoke"]:
-        common.use_standin(config, **counts)
+    smoke = dict(num_classes=300, num_clients=30, images=1200, test_images=60)
+    common.use_standin(config, chosen, counts, smoke)
     return config

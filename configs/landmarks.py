@@ -53,9 +53,6 @@ def get_config(variant: str = "") -> ConfigDict:
     else:
         counts |= dict(num_classes=2028, num_clients=1262, labels_per_client=90, images=164172, test_images=19526)
     config.model.class_norm = common.glorot_norm(counts["num_classes"], config.model.dim)  # the paper does not say
-    if chosen["smoke"]:
-        common.use_smoke(config)
-        counts |= dict(num_classes=100, num_clients=20, labels_per_client=8, images=400, test_images=60)
-    if chosen["standin"] or chosen["smoke"]:
-        common.use_standin(config, **counts)
+    smoke = dict(num_classes=100, num_clients=20, labels_per_client=8, images=400, test_images=60)
+    common.use_standin(config, chosen, counts, smoke)
     return config

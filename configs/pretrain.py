@@ -44,10 +44,9 @@ def get_config(variant: str = "") -> ConfigDict:
     else:
         data.root = "data/imagenet"
     if chosen["smoke"]:
-        common.use_smoke(config)
         config.centralized.updates_per_round = 2
         config.centralized.warmup = 2
         counts = dict(num_classes=20, num_clients=4, labels_per_client=5, images=400, test_classes=0, test_images=60)
-        common.use_standin(config, task="classification", clients="equal", **counts)
-        config.clients_per_round = 1
+        common.use_standin(config, chosen, counts | dict(task="classification", clients="equal"), smoke={})
+        config.clients_per_round = 1  # there are none
     return config

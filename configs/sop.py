@@ -18,6 +18,8 @@ all 32 clients, 0.3 s for a round, 10 minutes for the run (evaluation apart). No
 
 from __future__ import annotations
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common
@@ -48,19 +50,16 @@ def get_config(variant: str = "") -> ConfigDict:
     data.seed = 0  # of who holds what
     common.add_picture_options(data)
 
-    counts = dict(
+    counts: dict[str, Any] = dict(
         task="retrieval",
         clients="equal",
         num_classes=CLASSES,
-        num_clients=596,
-        labels_per_client=20,
+        num_clients=data.num_clients,
+        labels_per_client=data.labels_per_client,
         images=59551,
         test_classes=11316,
         test_images=60502,
     )
-    if chosen["smoke"]:
-        common.use_smoke(config)
-        counts |= dict(num_classes=200, num_clients=12, images=1200, test_classes=12, test_images=60)
-    if chosen["standin"] or chosen["smoke"]:
-        common.use_standin(config, **counts)
+    smoke = dict(num_classes=200, num_clients=12, images=1200, test_classes=12, test_images=60)
+    common.use_standin(config, chosen, counts, smoke)
     return config

@@ -17,10 +17,7 @@ from configs import common, folder
 def get_config(variant: str = "") -> ConfigDict:
     chosen = common.parse_variant(variant, task=("classification", "retrieval"))
     config = folder.get_config()
-    residency = config.data.residency
-    data = config.data = ConfigDict()
-    data.residency = residency
-    data.name = "tfds"
+    data = common.replace_data(config, "tfds")
     data.dataset = ""  # such as cifar100, name:1.0.0 or name/config
     data.data_dir = ""  # where it was prepared; unset: TFDS's own folder
     data.train_split = "train"

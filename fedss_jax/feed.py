@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import abc
 import concurrent.futures
 import contextlib
 import os
@@ -61,7 +62,7 @@ def device_memory(device: jax.Device) -> int:
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
 
 
-class Feed:
+class Feed(contextlib.AbstractContextManager["Feed"]):
     """Stored examples, round by round. Use it in a `with`: its thread ends with that.
 
     abstract: shapes and placement, to compile with.
@@ -71,15 +72,9 @@ class Feed:
     abstract: Stored
     rounds_in_flight: int
 
+    @abc.abstractmethod
     def stored(self, round: int) -> Stored:
         """What round `round`, from 0, takes. Ask in ascending order."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        pass
 
 
 class DeviceFeed(Feed):
@@ -91,6 +86,9 @@ class DeviceFeed(Feed):
 
     def stored(self, round: int) -> Stored:
         return self._resident
+
+    def __exit__(self, *reason: Any) -> None:
+        """There is no thread to end."""
 
 
 class StreamFeed(Feed):

@@ -39,7 +39,8 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     """Checks the config, loads its data, puts model and data on the devices. Writes nothing but caches."""
     config = resolve(config)
     mesh = mesh or parallel.make_mesh()
-    make_method(config), make_server_optimizer(config)  # before pictures are decoded, which may take hours
+    # Whatever can be wrong is found before pictures are decoded, which may take hours.
+    optimizer = make_server_optimizer(config) if make_method(config).federated else None
     source = data.find(config.data.name, config.eval.split, source_options(config))
     if config.init_from:
         weights.check(config.init_from)
@@ -68,8 +69,8 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         logit_scale=config.model.logit_scale,
         num_classes=dataset.num_classes,
     )
-    if method.federated:
-        server = Server(make_server_optimizer(config), method, config.server.row_weighting)
+    if optimizer is not None:
+        server = Server(optimizer, method, config.server.row_weighting)
         kind = make_round(training, server, clients_per_round, mesh)
     else:
         updates = config.centralized.updates_per_round

@@ -20,7 +20,7 @@ import numpy as np
 from fedss_jax.data import augment
 from fedss_jax.data.assemble import assemble, by_label, by_owner
 from fedss_jax.data.index import Files, Part
-from fedss_jax.data.splits import renumber
+from fedss_jax.data.splits import check_at_least, renumber
 from fedss_jax.data.store import Rows
 from fedss_jax.types import Dataset, Examples, Transform, UserError
 
@@ -66,8 +66,7 @@ def load(
         ("labels_per_client", labels_per_client, 0),
         ("shift", shift, 0),
     ):
-        if number < least:
-            raise UserError(f"data.{name} is {number}; it must be at least {least}")
+        check_at_least(name, number, least)
     tables = [_read("train", train)]
     if test:
         tables.append(_read("test", test))

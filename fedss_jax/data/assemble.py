@@ -15,6 +15,7 @@ from fedss_jax.data.splits import (
     TASKS,
     TEST_SHARE,
     VALIDATION_SHARE,
+    check_at_least,
     check_choice,
     hold_out,
     renumber,
@@ -68,8 +69,10 @@ def assemble(
     """
     check_choice("eval.split", split, SPLITS)
     check_choice("data.task", task, TASKS)
-    if seed < 0:
-        raise UserError(f"data.seed is {seed}; it must be at least 0")
+    check_at_least("seed", seed, 0)
+    notes = list(notes)
+    if test is not None and (both := len(np.intersect1d(train.rows, test.rows))):
+        notes.append(f"{both} pictures are in both the training and the test part")
     kept = np.arange(len(train.labels))
     pick = partial(_pick, train)
     if test is None:
@@ -81,7 +84,7 @@ def assemble(
         inner, held = _hold_out(pick(kept), task, VALIDATION_SHARE, (seed, 1))
         kept, test = kept[inner], pick(kept[held])
 
-    train, notes = pick(kept), list(notes)
+    train = pick(kept)
     if num_classes is None:
         classes, labels = renumber(train.labels)
         num_classes, train = len(classes), Part(train.rows, labels)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedss_jax.data.splits import check_at_least
 from fedss_jax.types import Transform, UserError
 
 # Of red, green and blue, on a scale to 1.
@@ -134,8 +135,7 @@ class CropFlip:
 def crop_and_flip(image_size: int, crop: int, flip: bool) -> Transform:
     """For pictures that are stored with image_size pixels a side."""
     for option, number in (("image_size", image_size), ("crop", crop)):
-        if number < 1:
-            raise UserError(f"data.{option} is {number}; it must be at least 1")
+        check_at_least(option, number, 1)
     if crop > image_size:
         raise UserError(
             f"data.crop is {crop}, more than data.image_size, {image_size}; lower the one or raise the other"

@@ -12,7 +12,7 @@ from fedss_jax.data.cache import cache_folder
 from fedss_jax.data.index import Files, Index, Part, packed
 from fedss_jax.data.listing import EXTENSIONS, list_pictures, listing_notes, sub_folders
 from fedss_jax.data.splits import in_order
-from fedss_jax.data.tables import Table, check_paths, read_table, without_repeats
+from fedss_jax.data.tables import distinct, read_pictures
 from fedss_jax.types import UserError
 
 LAYOUTS = (
@@ -101,35 +101,26 @@ def _part_folders(root: Path, notes: list[str]) -> dict[str, list[str]]:
 
 def _from_tables(root: Path, csv: str, test_csv: str, **options: Any) -> Index:
     notes: list[str] = []
-    train = _read(root / Path(csv).expanduser(), ("client", "image"), notes)
+    train = read_pictures(
+        root / Path(csv).expanduser(), ("client", "image", "label"), ("client", "image"), "label", notes
+    )
     tables = [train]
     if test_csv:
-        tables.append(_read(root / Path(test_csv).expanduser(), ("image",), notes))
+        tables.append(read_pictures(root / Path(test_csv).expanduser(), ("image", "label"), ("image",), "label", notes))
 
     label_names = [label for table in tables for label in table.columns["label"]]
     number = {name: i for i, name in enumerate(in_order(label_names))}
-    images: dict[str, int] = {}
-    parts = []
-    for table in tables:
-        rows = [images.setdefault(image, len(images)) for image in table.columns["image"]]
-        parts.append(Part(np.array(rows), np.array([number[label] for label in table.columns["label"]], np.int32)))
-    files = Files(root, packed(list(images)))
+    images, rows = distinct(tables, "image")
+    parts = [
+        Part(own, np.array([number[label] for label in table.columns["label"]], np.int32))
+        for own, table in zip(rows, tables, strict=True)
+    ]
+    files = Files(root, packed(images))
     looked_for = min(100, len(files))
     if not any(files.exists(row) for row in range(looked_for)):
         raise UserError(
             f"none of the first {looked_for} images of {train.path} is below data.root {str(root)!r} (such as"
             f" {files.name(0)}); images are paths below it"
         )
-    if test_csv and (both := len(np.intersect1d(parts[0].rows, parts[1].rows))):
-        notes.append(f"{both} pictures are in both the training and the test part")
     deal = by_owner(np.array(train.columns["client"]))
     return assemble(files, parts[0], parts[1] if test_csv else None, deal=deal, notes=notes, **options)
-
-
-def _read(path: Path, key: tuple[str, ...], notes: list[str]) -> Table:
-    table = read_table(path, (*key, "label"))
-    check_paths(table, "image")
-    table, repeats = without_repeats(table, key, "label")
-    if repeats:
-        notes.append(f"{repeats} repeated lines of {path.name} were left out")
-    return table

@@ -14,11 +14,10 @@ import numpy as np
 from fedss_jax.data import fonts
 from fedss_jax.data.augment import Jitter, jittered
 from fedss_jax.data.partition import equal_clients, natural_clients
+from fedss_jax.data.splits import SPLITS, TASKS, check_at_least, check_choice
 from fedss_jax.types import Dataset, Examples, UserError
 
-TASKS = ("retrieval", "classification")
 PARTITIONS = ("equal", "block", "script")
-SPLITS = ("test", "validation")
 
 
 def load(
@@ -50,8 +49,7 @@ def load(
         ("data.partition", partition, PARTITIONS),
         ("eval.split", split, SPLITS),
     ):
-        if value not in known:
-            raise UserError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+        check_choice(name, value, known)
     for name, number, least in (
         ("classes_per_client", classes_per_client, 1),
         ("images_per_class", images_per_class, 0),
@@ -61,8 +59,7 @@ def load(
         ("slant", slant, 0),
         ("noise", noise, 0),
     ):
-        if not number >= least:
-            raise UserError(f"data.{name} is {number}; it must be at least {least}")
+        check_at_least(name, number, least)
     try:
         glyphs = fonts.load_glyphs(font_dirs)
     except ValueError as error:

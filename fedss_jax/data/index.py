@@ -97,6 +97,10 @@ class Files:
         return Files(self.root, np.asarray(self.names)[rows])
 
     def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
         names = np.asarray(self.names)
         digest = hashlib.blake2b(os.fsencode(self._real_root), digest_size=8)
         digest.update(f"{names.dtype}{names.shape}".encode())

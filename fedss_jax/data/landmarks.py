@@ -13,7 +13,7 @@ import numpy as np
 from fedss_jax.data.assemble import assemble, by_owner, data_folder
 from fedss_jax.data.index import Files, Index, Part, packed
 from fedss_jax.data.splits import renumber
-from fedss_jax.data.tables import Table, check_paths, integers, read_table, without_repeats
+from fedss_jax.data.tables import Table, check_paths, distinct, integers, read_table, without_repeats
 from fedss_jax.types import UserError
 
 # Training and test table under all names that they were published with, by the data set's name.
@@ -52,13 +52,9 @@ def index(*, name: str, split: str, root: str, images: str, seed: int) -> Index:
     if classes[-1] != len(classes) - 1:
         notes.append(f"the {len(classes)} classes, {classes[0]} to {classes[-1]}, were numbered from 0 without gaps")
 
-    numbers: dict[str, int] = {}
-    rows = [numbers.setdefault(image, len(numbers)) for table in (train, test) for image in table.columns["image_id"]]
-    train_rows, test_rows = np.split(np.array(rows), [len(train)])
-    if both := len(np.intersect1d(train_rows, test_rows)):
-        notes.append(f"{both} pictures are in both the training and the test part")
+    ids, (train_rows, test_rows) = distinct((train, test), "image_id")
     return assemble(
-        _find_pictures(folder, images, list(numbers)),
+        _find_pictures(folder, images, ids),
         Part(train_rows, labels[: len(train)]),
         Part(test_rows, labels[len(train) :]),
         task="classification",

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedss_jax.data.augment import crop_and_flip
 from fedss_jax.data.index import Index, Part, Pictures
+from fedss_jax.data.splits import check_at_least, check_choice
 from fedss_jax.data.store import BAD_PICTURES, Rows, build, store_folder
 from fedss_jax.types import Dataset, Examples, UserError
 
@@ -37,11 +38,9 @@ def load(
     refuses to go on.
     workers: threads that decode; 0 for one a core.
     """
-    if on_bad_image not in ON_BAD_IMAGE:
-        raise UserError(f"data.on_bad_image is {on_bad_image!r}; choose one of {', '.join(ON_BAD_IMAGE)}")
+    check_choice("data.on_bad_image", on_bad_image, ON_BAD_IMAGE)
     transform = crop_and_flip(image_size, crop, flip)
-    if workers < 0:
-        raise UserError(f"data.workers is {workers}; it must be at least 0")
+    check_at_least("workers", workers, 0)
     if not 0 <= max_bad_share <= 1:
         raise UserError(f"data.max_bad_share is {max_bad_share}; it is a share of all pictures, from 0 to 1")
 

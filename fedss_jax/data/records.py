@@ -175,10 +175,9 @@ def open_split(directory: Path, split: str, image_key: str) -> Any:
     builder = open_builder(directory)
     features = dict(builder.info.features.items())
     check_key(features, "image_key", image_key)
-    if not isinstance(features[image_key], tfds.features.Image):
-        kinds = [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
-        raise UserError(f"data.image_key is {image_key!r}, which is no picture; choose one of {', '.join(kinds)}")
     pictures = [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
+    if image_key not in pictures:
+        raise UserError(f"data.image_key is {image_key!r}, which is no picture; choose one of {', '.join(pictures)}")
     try:
         return builder.as_data_source(split=split, decoders=dict.fromkeys(pictures, tfds.decode.SkipDecoding()))
     except NotImplementedError:

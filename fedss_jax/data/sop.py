@@ -17,7 +17,7 @@ from fedss_jax.data.assemble import assemble, by_label
 from fedss_jax.data.cache import cache_folder, load_arrays, progress, try_to_save
 from fedss_jax.data.index import BadImage, Files, Index, Part, packed
 from fedss_jax.data.records import Records
-from fedss_jax.data.tables import check_paths, integers, read_table, without_repeats
+from fedss_jax.data.tables import integers, read_pictures
 from fedss_jax.types import UserError
 
 NAME = "stanford_online_products"
@@ -98,14 +98,8 @@ def _find(root: str) -> tuple[Path | None, Path | None]:
 
 
 def _read_archive(folder: Path, cache: Path) -> Found:
-    tables, notes = [], []
-    for name in TABLES:
-        table = read_table(folder / name, COLUMNS, delimiter=" ")
-        check_paths(table, "path")
-        table, repeats = without_repeats(table, ["path"], "class_id")
-        if repeats:
-            notes.append(f"{repeats} repeated lines of {name} were left out")
-        tables.append(table)
+    notes: list[str] = []
+    tables = [read_pictures(folder / name, COLUMNS, ("path",), "class_id", notes, delimiter=" ") for name in TABLES]
     files = Files(folder, packed([path for table in tables for path in table.columns["path"]]))
     if not any(files.exists(row) for row in range(min(100, len(files)))):
         raise UserError(

@@ -19,6 +19,11 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
         raise UserError(f"{name} is {value!r}; choose one of {', '.join(known)}")
 
 
+def check_at_least(name: str, number: float, least: float) -> None:
+    if not number >= least:  # so that NaN is refused as well
+        raise UserError(f"data.{name} is {number}; it must be at least {least}")
+
+
 def hold_out(labels: np.ndarray, task: str, share: float, seed: int | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Places to keep and places to hold out of labels [N], each ascending.
 

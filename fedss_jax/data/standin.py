@@ -13,8 +13,8 @@ import numpy as np
 
 from fedss_jax.data.augment import crop_and_flip
 from fedss_jax.data.partition import dealt_clients
-from fedss_jax.data.splits import TASKS
-from fedss_jax.types import Dataset, Examples, UserError
+from fedss_jax.data.splits import TASKS, check_at_least, check_choice
+from fedss_jax.types import Dataset, Examples
 
 GRID = 8  # a pattern has so many patches a side
 DISTURBANCES = 4096
@@ -85,8 +85,7 @@ def load(
         ("data.clients", clients, ("equal", "natural")),
         ("eval.split", split, ("test",)),  # nothing is worth tuning here
     ):
-        if value not in known:
-            raise UserError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+        check_choice(name, value, known)
     for name, number, least in (
         ("num_classes", num_classes, 2),
         ("num_clients", num_clients, 1),
@@ -96,8 +95,7 @@ def load(
         ("test_images", test_images, 2),
         ("seed", seed, 0),
     ):
-        if number < least:
-            raise UserError(f"data.{name} is {number}; it must be at least {least}")
+        check_at_least(name, number, least)
     rng = np.random.default_rng(seed)
     if clients == "equal":
         labels = np.repeat(np.arange(num_classes, dtype=np.int32), group_sizes(rng, num_classes, images, 0.5))

@@ -108,3 +108,22 @@ def without_repeats(table: Table, key: Sequence[str], label: str) -> tuple[Table
             )
     repeats = len(table) - len(kept)
     return (table.take(kept) if repeats else table), repeats
+
+
+def read_pictures(
+    path: Path, columns: Sequence[str], key: Sequence[str], label: str, notes: list[str], delimiter: str = ","
+) -> Table:
+    """A table of pictures, whose paths are the key's last column; of repeated rows the first, and a note of them."""
+    table = read_table(path, columns, delimiter)
+    check_paths(table, key[-1])
+    table, repeats = without_repeats(table, key, label)
+    if repeats:
+        notes.append(f"{repeats} repeated lines of {path.name} were left out")
+    return table
+
+
+def distinct(tables: Sequence[Table], column: str) -> tuple[list[str], list[np.ndarray]]:
+    """The distinct values of a column in all tables, in the order that they come, and each table's numbers of them."""
+    numbers: dict[str, int] = {}
+    rows = [np.array([numbers.setdefault(text, len(numbers)) for text in table.columns[column]]) for table in tables]
+    return list(numbers), rows
