@@ -47,14 +47,14 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         example = jnp.maximum(chosen, 0)
         labels = labels[example]
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(example)
-        images = jax.vmap(training.transform.train)(keys, stored.take(example, jnp.arange(example.shape[0])))
+        images = jax.vmap(training.transform.train)(keys, stored.take(example, jnp.arange(len(example))))
         everyone = Clients(*(jnp.zeros((), jnp.int32) for _ in Clients._fields))
-        request = training.method.request(key, everyone, labels, training.num_classes)
-        batch = Batch(images, request.targets, (chosen >= 0).astype(jnp.float32))
+        request = training.method.request(key, everyone, training.num_classes)
+        batch = Batch(images, labels, (chosen >= 0).astype(jnp.float32))
         result = jax.value_and_grad(lambda t: batch_loss(training, t, request, batch))(theta)
         return jax.lax.psum(result, parallel.CLIENTS)
 
-    def run(
+    def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
         everywhere = parallel.REPLICATED
@@ -78,10 +78,11 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
 
         state, losses = jax.lax.scan(update, state, jnp.arange(updates))
         seen, nobody = jnp.asarray(updates * batch_size), jnp.zeros((), jnp.int32)
-        stats = RoundStats(jnp.sum(losses), seen, requested=nobody, clients=nobody)
+        slots = jnp.asarray(updates * parallel.padded(batch_size, mesh))
+        stats = RoundStats(jnp.sum(losses), seen, slots, requested=nobody, clients=nobody)
         return state._replace(round=state.round + 1), stats
 
     def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:
         return jax.vmap(lambda update: draw_batch(root, round, update, labels.shape[0])[0])(jnp.arange(updates))
 
-    return Round(jax.jit(run, donate_argnums=0), jax.jit(examples), PartitionSpec(None, parallel.CLIENTS))
+    return Round(one, jax.jit(examples), PartitionSpec(None, parallel.CLIENTS))

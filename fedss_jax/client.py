@@ -1,26 +1,34 @@
-"""One client's round: request rows, run local SGD on the sub-model, hand in its pseudo-gradient.
+"""One client's round: what it draws before it begins, and a step of its local SGD.
 
-Written for a single client; round.py vmaps it.
+Written for a single client; round.py runs many.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedss_jax import class_matrix, losses, sampling
+from fedss_jax import sampling
+from fedss_jax.class_matrix import Request
+from fedss_jax.losses import sampled_softmax
 from fedss_jax.methods import Method
-from fedss_jax.types import Clients, Model, Request, Stored, Theta, Transform
+from fedss_jax.types import Clients, Model, Stored, Theta, Transform
 
 NEGATIVES, SHUFFLE, AUGMENT = range(3)  # a client's key splits into one for each use
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-    """What every client is told to do."""
+    """What every client is told to do.
+
+    A batch is computed in parts of `part_size` examples, which divides batch_size; the model moves when the batch is
+    whole. Parts are for clients of unequal length: of a last, partial batch only the parts that hold examples are
+    computed.
+    """
 
     model: Model
     method: Method
@@ -28,85 +36,117 @@ class LocalTraining:
     learning_rate: float
     batch_size: int
     epochs: int
-    logit_scale: float
+    logits: Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
     num_classes: int
+    part_size: int = 0  # 0: the whole batch
+
+    def parts_of(self, max_examples: int) -> tuple[int, int]:
+        """Examples a part, where no client has more than so many; and parts a batch."""
+        size = self.part_size or self.batch_size
+        return min(size, max_examples), self.batch_size // size
 
 
-class Update(NamedTuple):
-    """What a client sends back, and how its training went."""
+class Work(NamedTuple):
+    """A client and what it has drawn for this round. Or [K, ...], a cohort."""
 
-    pseudo_gradient: Theta  # theta_t - theta_k, for phi and for the requested rows
+    client: Clients
     request: Request
-    loss: jax.Array  # [] summed over the examples of all its local steps
-    examples_seen: jax.Array  # []
+    order: jax.Array  # [epochs, parts, B] places in the client's `examples`, in the order in which they are seen
+    augment_key: jax.Array  # []
+    place: jax.Array  # [] of its first example, where examples are streamed
+
+    def of(self, client: jax.Array) -> Work:
+        """Of a cohort, one client."""
+        return jax.tree.map(lambda field: field[client], self)
 
 
-class Plan(NamedTuple):
-    """Which of the client's examples each of T local steps sees."""
+class Local(NamedTuple):
+    """What a client has while it trains."""
 
-    epoch: jax.Array  # [T]
-    slots: jax.Array  # [T, B] places in the client's `examples`
-    weights: jax.Array  # [T, B] 1, or 0 for padding
+    theta: Theta  # phi, and the rows that it asked for
+    gradient: Theta | None  # summed over the parts of a batch so far; None if a part is a batch
+    loss: jax.Array  # [] summed over all examples seen so far
 
 
 class Batch(NamedTuple):
     images: jax.Array  # [B, H, W, C]
-    targets: jax.Array  # [B]
+    labels: jax.Array  # [B]
     weights: jax.Array  # [B] 1, or 0 for padding
 
 
 def batch_loss(training: LocalTraining, theta: Theta, request: Request, batch: Batch) -> jax.Array:
     """Summed loss of a batch under a method's softmax. []"""
     embeddings = training.model.embed(theta.encoder, batch.images)
-    logits = losses.cosine_logits(embeddings, theta.class_matrix, training.logit_scale)
-    each = losses.sampled_softmax(logits, batch.targets, training.method.competes(request), request.log_inclusion)
+    logits = training.logits(embeddings, theta.class_matrix)
+    competes = training.method.competes(request)
+    each = sampled_softmax(logits, request.is_target(batch.labels), competes, request.log_inclusion)
     return jnp.sum(each * batch.weights)
 
 
-def schedule(key: jax.Array, num_examples: jax.Array, max_examples: int, batch_size: int, epochs: int) -> Plan:
-    """Every epoch goes through the client's examples in an order of its own.
-
-    The last partial batch is kept: the batches of the longest client fit, and a shorter client's later slots weigh
-    nothing.
-    """
-    batch_size = min(batch_size, max_examples)
-    steps = -(-max_examples // batch_size)
-    position = jnp.arange(steps * batch_size)
-
-    def one_epoch(epoch: jax.Array) -> Plan:
-        order = sampling.shuffled(jax.random.fold_in(key, epoch), num_examples, max_examples)
-        slots = jnp.where(position < num_examples, order[jnp.minimum(position, max_examples - 1)], 0)
-        weights = (position < num_examples).astype(jnp.float32)
-        return Plan(jnp.full(steps, epoch), slots.reshape(steps, batch_size), weights.reshape(steps, batch_size))
-
-    by_epoch = jax.vmap(one_epoch)(jnp.arange(epochs))
-    return Plan(*(part.reshape(epochs * steps, *part.shape[2:]) for part in by_epoch))
-
-
-def run(
-    training: LocalTraining, theta: Theta, stored: Stored, labels: jax.Array, client: Clients, key: jax.Array
-) -> Update:
-    """Local SGD from the server's theta on one client's examples, whose classes are labels [E]."""
-    request = training.method.request(jax.random.fold_in(key, NEGATIVES), client, labels, training.num_classes)
-    received = Theta(theta.encoder, class_matrix.gather(theta.class_matrix, request.classes))
+def prepare(training: LocalTraining, client: Clients, key: jax.Array, place: jax.Array) -> Work:
+    """The client's draws: its negatives, and for every epoch an order of its examples."""
+    request = training.method.request(jax.random.fold_in(key, NEGATIVES), client, training.num_classes)
     shuffle_key, augment_key = (jax.random.fold_in(key, use) for use in (SHUFFLE, AUGMENT))
+    max_examples = client.examples.shape[0]
+    size, _ = training.parts_of(max_examples)
 
-    def step(local: Theta, plan: Plan) -> tuple[Theta, jax.Array]:
-        epoch, slots, weights = plan
-        epoch_key = jax.random.fold_in(augment_key, epoch)
-        keys = jax.vmap(lambda slot: jax.random.fold_in(epoch_key, slot))(slots)
-        images = jax.vmap(training.transform.train)(keys, stored.take(client.examples, slots))
-        batch = Batch(images, request.targets[slots], weights)
-        loss, gradient = jax.value_and_grad(lambda local: batch_loss(training, local, request, batch))(local)
-        # The mean over the batch's real examples; a step without any leaves the sub-model as it is.
-        rate = training.learning_rate / jnp.maximum(jnp.sum(weights), 1.0)
-        return jax.tree.map(lambda p, g: p - rate * g, local, gradient), loss
+    def one_epoch(epoch: jax.Array) -> jax.Array:
+        order = sampling.shuffled(jax.random.fold_in(shuffle_key, epoch), client.num_examples, max_examples)
+        return jnp.pad(order, (0, -max_examples % size)).reshape(-1, size)
 
-    plan = schedule(shuffle_key, client.num_examples, client.examples.shape[0], training.batch_size, training.epochs)
-    trained, step_losses = jax.lax.scan(step, received, plan)
-    return Update(
-        pseudo_gradient=jax.tree.map(jnp.subtract, received, trained),
-        request=request,
-        loss=jnp.sum(step_losses),
-        examples_seen=jnp.sum(plan.weights).astype(jnp.int32),
-    )
+    order = jax.vmap(one_epoch)(jnp.arange(training.epochs))
+    return Work(client, request, order, augment_key, place)
+
+
+def parts_an_epoch(training: LocalTraining, clients: Clients) -> jax.Array:
+    size, _ = training.parts_of(clients.examples.shape[-1])
+    return -(-clients.num_examples // size)
+
+
+def start(training: LocalTraining, theta: Theta, work: Work) -> Local:
+    """The client receives phi and its rows of W."""
+    received = Theta(theta.encoder, work.request.rows(theta.class_matrix))
+    _, parts = training.parts_of(work.client.examples.shape[0])
+    gradient = jax.tree.map(jnp.zeros_like, received) if parts > 1 else None
+    return Local(received, gradient, jnp.zeros_like(theta.class_matrix, shape=()))
+
+
+def step(
+    training: LocalTraining,
+    stored: Stored,
+    labels: jax.Array,
+    work: Work,
+    local: Local,
+    index: jax.Array,
+    is_there: jax.Array,
+) -> Local:
+    """Step `index` of the client's local SGD: one part of a batch. Without the client being there, nothing changes.
+
+    labels [N] are those of all stored examples.
+    """
+    client = work.client
+    size, batch_parts = training.parts_of(client.examples.shape[0])
+    epoch_parts = jnp.maximum(parts_an_epoch(training, client), 1)
+    epoch, part = index // epoch_parts, index % epoch_parts
+    is_real = (part * size + jnp.arange(size) < client.num_examples) & is_there
+    slots = jnp.where(is_real, work.order[epoch, part], 0)
+
+    rows = client.examples[slots]
+    epoch_key = jax.random.fold_in(work.augment_key, epoch)
+    keys = jax.vmap(lambda slot: jax.random.fold_in(epoch_key, slot))(slots)
+    images = jax.vmap(training.transform.train)(keys, stored.take(rows, work.place + slots))
+    batch = Batch(images, labels[rows], is_real.astype(jnp.float32))
+    loss, gradient = jax.value_and_grad(lambda theta: batch_loss(training, theta, work.request, batch))(local.theta)
+
+    # The mean over the batch's real examples; a step without any leaves the sub-model as it is.
+    in_batch = jnp.clip(client.num_examples - part // batch_parts * training.batch_size, 1, training.batch_size)
+    rate = training.learning_rate / in_batch
+    if local.gradient is not None:
+        ends = ((part + 1) % batch_parts == 0) | (part + 1 == epoch_parts)
+        gradient = jax.tree.map(jnp.add, local.gradient, gradient)
+        rate = jnp.where(ends, rate, 0.0)
+        rest = jax.tree.map(lambda g: jnp.where(ends, 0.0, g), gradient)
+    else:
+        rest = None
+    theta = jax.tree.map(lambda p, g: p - rate * g, local.theta, gradient)
+    return Local(theta, rest, local.loss + loss)

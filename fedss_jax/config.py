@@ -18,6 +18,8 @@ from fedss_jax.types import Clients, UserError
 AT_LEAST: dict[str, float] = {
     "rounds": 1,
     "clients_per_round": 0,
+    "clients_per_step": 0,
+    "rounds_per_dispatch": 0,
     "num_negatives": -1,
     "seed": 0,
     "eval.every": 1,
@@ -25,6 +27,7 @@ AT_LEAST: dict[str, float] = {
     "eval.max_train_examples": 1,
     "client.batch_size": 1,
     "client.epochs": 1,
+    "client.part_size": 0,
     "model.dim": 1,
     "fedaws.weight": 0,
     "fedaws.neighbours": 0,
@@ -65,6 +68,11 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     for path in ABOVE_ZERO:
         if not (value := look_up(config, path)) > 0:
             raise UserError(f"{path} is {value}; it must be above 0")
+    batch_size, part_size = config.client.batch_size, config.client.part_size
+    if part_size and batch_size % part_size:
+        raise UserError(
+            f"client.part_size is {part_size}, which does not divide client.batch_size, {batch_size}; 0 chooses one"
+        )
     if config.seed >= 2**32:
         raise UserError(f"seed is {config.seed}; it must be below 2**32, as JAX's keys have 32 bits of it")
     with config.unlocked():

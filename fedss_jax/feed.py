@@ -66,11 +66,11 @@ class Feed(contextlib.AbstractContextManager["Feed"]):
     """Stored examples, round by round. Use it in a `with`: its thread ends with that.
 
     abstract: shapes and placement, to compile with.
-    rounds_in_flight: how many may be dispatched before the first is read; a streamed round holds its own examples.
+    several_rounds: whether what it gives for one round does for those after it as well.
     """
 
     abstract: Stored
-    rounds_in_flight: int
+    several_rounds: bool
 
     @abc.abstractmethod
     def stored(self, round: int) -> Stored:
@@ -78,7 +78,7 @@ class Feed(contextlib.AbstractContextManager["Feed"]):
 
 
 class DeviceFeed(Feed):
-    rounds_in_flight = 8
+    several_rounds = True
 
     def __init__(self, images: Images, mesh: Mesh):
         self._resident = Resident(parallel.replicate(mesh, images[:]))
@@ -92,7 +92,7 @@ class DeviceFeed(Feed):
 
 
 class StreamFeed(Feed):
-    rounds_in_flight = 2
+    several_rounds = False
 
     def __init__(self, images: Images, rows_of: Callable[[int], np.ndarray], rounds: int, sharding: NamedSharding):
         """rows_of(round): the rows of `images` that a round takes, slot by slot, -1 for padding."""

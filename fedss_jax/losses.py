@@ -17,13 +17,14 @@ def cosine_logits(embeddings: jax.Array, rows: jax.Array, scale: float) -> jax.A
     return scale * jnp.matmul(embeddings, normalize(rows).T, precision="highest")
 
 
-def sampled_softmax(logits: jax.Array, targets: jax.Array, competes: jax.Array, log_inclusion: jax.Array) -> jax.Array:
+def sampled_softmax(
+    logits: jax.Array, is_target: jax.Array, competes: jax.Array, log_inclusion: jax.Array
+) -> jax.Array:
     """-o'_t + log sum over the competing classes of exp(o'), with o' = o - log_inclusion. [B]
 
-    logits [B, S]; targets [B], positions in S; competes [B, S] bool; log_inclusion [S].
+    logits [B, S]; is_target [B, S] bool, one in each row; competes [S] bool; log_inclusion [S].
     The target always counts, whatever `competes` says.
     """
     adjusted = logits - log_inclusion
-    is_target = targets[:, None] == jnp.arange(logits.shape[-1])
     log_sum = jax.nn.logsumexp(jnp.where(competes | is_target, adjusted, -jnp.inf), axis=-1)
     return log_sum - jnp.sum(jnp.where(is_target, adjusted, 0.0), axis=-1)

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from fedss_jax import sampling, spreadout
-from fedss_jax.types import Clients, Request, UserError
+from fedss_jax.class_matrix import Everything, Request, Sampled
+from fedss_jax.types import Clients, UserError
 
 Count = Callable[[Any], Any]  # |P_k| -> a number of classes, for an int or an array of them
 
@@ -36,14 +37,14 @@ def _negatives_compete(request: Request) -> jax.Array:
 class Method:
     """How one method differs from the others.
 
-    request(key, client, labels, n): the classes that a client asks for. `labels` [E] are its examples' classes.
+    request(key, client, n): the classes that a client asks for.
     competes(request) -> [S] bool: the classes in every example's log-sum, besides its own.
     num_negatives(|P_k|): how many negatives a client with so many positives draws.
     after_step(W, touched) -> W: what the server does to the class matrix after its optimizer's step.
     federated: False if there are no clients, only i.i.d. batches of all examples.
     """
 
-    request: Callable[[jax.Array, Clients, jax.Array, int], Request]
+    request: Callable[[jax.Array, Clients, int], Request]
     competes: Callable[[Request], jax.Array] = _all_compete
     num_negatives: Count = lambda num_positives: 0
     after_step: Callable[[jax.Array, jax.Array], jax.Array] = _keep
@@ -53,12 +54,11 @@ class Method:
 def _request_sampled(
     key: jax.Array,
     client: Clients,
-    labels: jax.Array,
     n: int,
     *,
     num_negatives: Count,
     correct_logits: bool,
-) -> Request:
+) -> Sampled:
     """S_k = P_k and then N_k, in one padded array."""
     max_positives = client.positives.shape[0]
     # The padded width must hold the largest draw of any client, but no more than there are classes.
@@ -70,18 +70,16 @@ def _request_sampled(
     valid = jnp.concatenate([is_positive, is_negative])
     inclusion = count / jnp.maximum(n - client.num_positives, 1)
     correction = jnp.where(is_negative, jnp.log(jnp.maximum(inclusion, 1e-30)), 0.0)
-    return Request(
+    return Sampled(
         classes=jnp.where(valid, jnp.concatenate([client.positives, drawn]), 0),
         valid=valid,
         positive=jnp.concatenate([is_positive, jnp.zeros(max_negatives, bool)]),
         log_inclusion=jnp.concatenate([jnp.zeros(max_positives), correction * correct_logits]),
-        targets=jnp.searchsorted(client.positives, labels),
     )
 
 
-def _request_all(key: jax.Array, client: Clients, labels: jax.Array, n: int) -> Request:
-    everything = jnp.ones(n, bool)
-    return Request(jnp.arange(n), everything, everything, jnp.zeros(n), labels)
+def _request_all(key: jax.Array, client: Clients, n: int) -> Everything:
+    return Everything(n)
 
 
 def _sampled(num_negatives: Count, correct_logits: bool, competes: Callable[[Request], jax.Array]) -> Method:

@@ -1,28 +1,32 @@
-"""A round as one program: jit(shard_map(vmap(client))) over the mesh, then the server's step.
+"""A round as one program: jit(shard_map(lanes of vmapped clients)) over the mesh, then the server's step.
 
-Clients' randomness, padding and devices all meet here; what one client does is in client.py.
+Clients' randomness, packing and devices all meet here; what one client does is in client.py, how clients share lanes
+in lanes.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from fedss_jax import class_matrix, client, parallel, sampling
-from fedss_jax.client import LocalTraining
+from fedss_jax import client, lanes, parallel, sampling
+from fedss_jax.client import Local, LocalTraining, Work
+from fedss_jax.lanes import Queues
 from fedss_jax.server import CohortSum, Server
-from fedss_jax.types import Clients, Resident, ServerState, Stored, Theta
+from fedss_jax.types import Clients, Params, ServerState, Stored, Theta
 
 
 class RoundStats(NamedTuple):
-    """Sums over a round; the reader divides."""
+    """Sums over a round; the reader divides. [R] for several rounds."""
 
     loss: jax.Array  # [] over all examples of all local steps
     examples: jax.Array  # [] that the local steps saw
+    slots: jax.Array  # [] for examples that were computed, padding and idle lanes included
     requested: jax.Array  # [] rows of W that clients received
     clients: jax.Array  # [] that took part
 
@@ -30,80 +34,159 @@ class RoundStats(NamedTuple):
 class Round(NamedTuple):
     """A kind of round, federated or not.
 
-    run(state, stored, labels [N], population, root key) -> (next state, stats). The state passed in is given up.
-    examples(labels, population, root key, round) -> the rows of the store that a round takes, slot by slot, -1 for
+    one(state, stored, labels [N], population, root key) -> (next state, stats).
+    examples(labels, population, root key, round) -> the rows of the store that a round takes, place by place, -1 for
     padding: whoever streams them must know before the round begins.
-    streamed: how a round's own examples, [*slots, ...], are spread over the devices.
+    streamed: how a round's own examples, [*places, ...], are spread over the devices.
     """
 
-    run: Callable[[ServerState, Stored, jax.Array, Clients, jax.Array], tuple[ServerState, RoundStats]]
+    one: Callable[[ServerState, Stored, jax.Array, Clients, jax.Array], tuple[ServerState, RoundStats]]
     examples: Callable[[jax.Array, Clients, jax.Array, jax.Array], jax.Array]
     streamed: PartitionSpec
 
+    def several(self, most: int) -> Callable[..., tuple[ServerState, RoundStats]]:
+        """A program of up to `most` rounds: run(rounds, state, stored, labels, population, root key) -> (state, stats
+        [most], of which the first `rounds` count). The state passed in is given up.
+        """
 
-def take_cohort(population: Clients, client_ids: jax.Array) -> Clients:
-    """The rows of `client_ids` [K]; id -1 gives a client that has no examples and counts for nothing."""
-    cohort = Clients(*(field[jnp.maximum(client_ids, 0)] for field in population))
-    here = client_ids >= 0
-    return cohort._replace(client_id=client_ids, num_examples=jnp.where(here, cohort.num_examples, 0))
+        def run(rounds: jax.Array, state: ServerState, *inputs: Any) -> tuple[ServerState, RoundStats]:
+            if most == 1:
+                state, stats = self.one(state, *inputs)
+                return state, jax.tree.map(lambda number: number[None], stats)
+
+            def next_round(i: jax.Array, done: tuple[ServerState, RoundStats]) -> tuple[ServerState, RoundStats]:
+                state, stats = done
+                state, one = self.one(state, *inputs)
+                return state, jax.tree.map(lambda numbers, number: numbers.at[i].set(number), stats, one)
+
+            _, shapes = jax.eval_shape(self.one, state, *inputs)
+            nothing = jax.tree.map(lambda number: jnp.zeros(most, number.dtype), shapes)
+            return jax.lax.fori_loop(0, rounds, next_round, (state, nothing))
+
+        return jax.jit(run, donate_argnums=1)
 
 
-def make_round(training: LocalTraining, server: Server, clients_per_round: int, mesh: Mesh) -> Round:
-    def draw_cohort(population: Clients, root: jax.Array, round: jax.Array) -> Clients:
-        # Clients are numbered from 0, so the next number after theirs names the draw of the cohort itself.
-        size = population.client_id.shape[0]
-        key = sampling.client_key(root, round, jnp.asarray(size))
-        chosen = sampling.cohort(key, size, clients_per_round)
-        fill = parallel.padded(clients_per_round, mesh) - clients_per_round
-        return take_cohort(population, jnp.pad(chosen, (0, fill), constant_values=-1))
+class Packing(NamedTuple):
+    """How cohorts are laid out on the devices."""
 
-    def train_cohort(
-        theta: Theta, round: jax.Array, root: jax.Array, stored: Stored, labels: jax.Array, cohort: Clients
-    ) -> tuple[CohortSum, RoundStats]:
-        """One device's share of the cohort, summed over all devices."""
-        theta = parallel.varying(theta)
+    clients_per_round: int
+    lanes: int  # clients that are under way on a device at a time
+    places: int = 0  # examples that a device is sent for a round, where they are streamed
 
-        def one(member: Clients, stored: Stored) -> client.Update:
-            key = sampling.client_key(root, round, member.client_id)
-            return client.run(training, theta, stored, labels[member.examples], member, key)
 
-        updates = jax.vmap(one, in_axes=(0, None if isinstance(stored, Resident) else 0))(cohort, stored)
-        n_k = cohort.num_examples.astype(jnp.float32)
-        held = updates.request.valid * n_k[:, None]  # [K, S]; zero for padding
-        gradient = updates.pseudo_gradient
-        classes = updates.request.classes
-        sums = CohortSum(
-            encoder=jax.tree.map(lambda g: jnp.tensordot(n_k, g, axes=1, precision="highest"), gradient.encoder),
-            rows=class_matrix.scatter_add(training.num_classes, classes, held[..., None] * gradient.class_matrix),
-            weight=jnp.sum(n_k),
-            row_weight=class_matrix.scatter_add(training.num_classes, classes, held[..., None])[:, 0],
+class Cohort(NamedTuple):
+    """The K clients of a round, and where they are computed."""
+
+    clients: Clients
+    steps: jax.Array  # [K]
+    queues: Queues  # over the lanes of all devices, device by device
+    device: jax.Array  # [K]
+    place: jax.Array  # [K] of a client's first example among those that its device takes
+    taken: jax.Array  # [devices] how many examples each takes in all
+
+
+class Sums(NamedTuple):
+    """What clients have handed in, weighted with their numbers of examples."""
+
+    encoder: Params
+    rows: jax.Array  # as their request keeps them
+    loss: jax.Array  # []
+
+
+def draw_cohort(
+    training: LocalTraining, packing: Packing, mesh: Mesh, population: Clients, root: jax.Array, round: jax.Array
+) -> Cohort:
+    # Clients are numbered from 0, so the next number after theirs names the draw of the cohort itself.
+    size = population.client_id.shape[0]
+    key = sampling.client_key(root, round, jnp.asarray(size))
+    chosen = sampling.cohort(key, size, packing.clients_per_round)
+    clients = Clients(*(field[chosen] for field in population))
+    steps = training.epochs * client.parts_an_epoch(training, clients)
+    queues = lanes.pack(steps, packing.lanes * mesh.size)
+    device = queues.lane // packing.lanes
+    on_device = (device[:, None] == jnp.arange(mesh.size)) * clients.num_examples[:, None]  # [K, devices]
+    before = jnp.cumsum(on_device, axis=0) - on_device
+    place = jnp.sum(jnp.where(on_device > 0, before, 0), axis=1)
+    return Cohort(clients, steps, queues, device, place, jnp.sum(on_device, axis=0))
+
+
+def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: Mesh) -> Round:
+    draw = partial(draw_cohort, training, packing, mesh)
+
+    def train_share(
+        theta: Theta, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
+    ) -> Sums:
+        """One device's lanes, summed over all devices."""
+        nothing = Sums(
+            jax.tree.map(jnp.zeros_like, theta.encoder),
+            works.request.nothing(theta.class_matrix),
+            jnp.zeros(()),
         )
-        here = cohort.num_examples > 0
-        stats = RoundStats(
-            loss=jnp.sum(updates.loss),
-            examples=jnp.sum(updates.examples_seen),
-            requested=jnp.sum(updates.request.valid * here[:, None]),
-            clients=jnp.sum(here),
-        )
-        return jax.lax.psum((sums, stats), parallel.CLIENTS)
+        theta, nothing = parallel.varying((theta, nothing))
 
-    def run(
+        def take_up(member: jax.Array) -> Local:
+            return client.start(training, theta, works.of(member))
+
+        def step(local: Local, member: jax.Array, index: jax.Array, is_there: jax.Array) -> Local:
+            return client.step(training, stored, labels, works.of(member), local, index, is_there)
+
+        def hand_in(sums: Sums, local: Local, members: jax.Array, done: jax.Array) -> Sums:
+            n_k = jnp.where(done, works.client.num_examples[members], 0).astype(jnp.float32)
+            received = jax.vmap(lambda member: works.of(member).request.rows(theta.class_matrix))(members)
+            rows = n_k[:, None, None] * (received - local.theta.class_matrix)
+            encoder = jax.tree.map(
+                lambda total, sent, trained: total + jnp.tensordot(n_k, sent - trained, axes=1, precision="highest"),
+                sums.encoder,
+                theta.encoder,
+                local.theta.encoder,
+            )
+            loss = sums.loss + jnp.sum(jnp.where(done, local.loss, 0.0))
+            return Sums(encoder, works.request.hand_in(sums.rows, rows, members, done), loss)
+
+        sums = lanes.run(queues, steps, take_up=take_up, step=step, hand_in=hand_in, sums=nothing)
+        sums = sums._replace(rows=works.request.total(sums.rows, training.num_classes))
+        return jax.lax.psum(sums, parallel.CLIENTS)
+
+    def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
+        cohort = draw(population, root, state.round)
+        clients = cohort.clients
+        keys = jax.vmap(lambda member: sampling.client_key(root, state.round, member))(clients.client_id)
+        works = jax.vmap(partial(client.prepare, training))(clients, keys, cohort.place)
         everywhere = parallel.REPLICATED
+        by_lane: Any = (parallel.BY_CLIENT, everywhere, everywhere)
         train_everywhere = jax.shard_map(
-            train_cohort,
+            train_share,
             mesh=mesh,
-            in_specs=(everywhere, everywhere, everywhere, parallel.spec(stored), everywhere, parallel.BY_CLIENT),
+            in_specs=(everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane)),
             out_specs=everywhere,
         )
-        cohort = draw_cohort(population, root, state.round)
-        sums, stats = train_everywhere(state.theta, state.round, root, stored, labels, cohort)
-        return server.step(state, sums), stats
+        sums = train_everywhere(state.theta, stored, labels, works, cohort.steps, cohort.queues)
+        n_k = clients.num_examples.astype(jnp.float32)
+        row_weight = works.request.row_weight(n_k, training.num_classes)
+        state = server.step(state, CohortSum(sums.encoder, sums.rows, jnp.sum(n_k), row_weight))
+
+        part_size, _ = training.parts_of(clients.examples.shape[1])
+        load = jnp.zeros((mesh.size, packing.lanes), jnp.int32).reshape(-1).at[cohort.queues.lane].add(cohort.steps)
+        trips = jnp.max(load.reshape(mesh.size, packing.lanes), axis=1)
+        took_part = clients.num_examples > 0
+        stats = RoundStats(
+            loss=sums.loss,
+            examples=training.epochs * jnp.sum(clients.num_examples),
+            slots=jnp.sum(trips) * packing.lanes * part_size,
+            requested=jnp.sum(took_part * jnp.sum(works.request.valid, axis=-1)),
+            clients=jnp.sum(took_part),
+        )
+        return state, stats
 
     def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:
-        cohort = draw_cohort(population, root, round)
-        real = jnp.arange(cohort.examples.shape[1]) < cohort.num_examples[:, None]
-        return jnp.where(real, cohort.examples, -1)
+        cohort = draw(population, root, round)
+        clients = cohort.clients
+        slot = jnp.arange(clients.examples.shape[1])
+        place = (cohort.device * packing.places + cohort.place)[:, None] + slot
+        nowhere = mesh.size * packing.places
+        place = jnp.where(slot < clients.num_examples[:, None], place, nowhere)
+        return jnp.full(nowhere, -1).at[place].set(clients.examples, mode="drop")
 
-    return Round(jax.jit(run, donate_argnums=0), jax.jit(examples), parallel.BY_CLIENT)
+    return Round(one, jax.jit(examples), parallel.BY_CLIENT)

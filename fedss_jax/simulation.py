@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +12,14 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from fedss_jax import centralized, class_matrix, data, feed, methods, models, parallel, weights
-from fedss_jax.client import LocalTraining
+from fedss_jax import centralized, class_matrix, data, feed, methods, models, packing, parallel, weights
+from fedss_jax.client import LocalTraining, parts_an_epoch
 from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
 from fedss_jax.data.partition import make_population
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
-from fedss_jax.round import Round, make_round
+from fedss_jax.losses import cosine_logits
+from fedss_jax.round import Packing, Round, draw_cohort, make_round
 from fedss_jax.server import Server, make_optimizer
 from fedss_jax.types import Clients, Dataset, Model, ServerState, Theta, UserError
 
@@ -59,6 +61,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         options=config.model.options.to_dict(),
         platform=mesh.devices.flat[0].platform,
     )
+    sizes = np.asarray(population.num_examples)
     training = LocalTraining(
         model=model,
         method=method,
@@ -66,19 +69,21 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         learning_rate=config.client.learning_rate,
         batch_size=config.client.batch_size,
         epochs=config.client.epochs,
-        logit_scale=config.model.logit_scale,
+        logits=partial(cosine_logits, scale=config.model.logit_scale),
         num_classes=dataset.num_classes,
+        part_size=config.client.part_size or packing.choose_part_size(sizes, config.client.batch_size),
     )
+    init_key, root = jax.random.split(jax.random.key(config.seed))
     if optimizer is not None:
         server = Server(optimizer, method, config.server.row_weighting)
-        kind = make_round(training, server, clients_per_round, mesh)
+        layout = lay_out(fitted, training, population, root, residency, mesh)
+        kind = make_round(training, server, layout, mesh)
     else:
         updates = config.centralized.updates_per_round
         updates = updates or centralized.updates_per_round(population, clients_per_round, training)
         server = Server(make_centralized_optimizer(config, updates), method)
         kind = centralized.make_round(training, server, updates, mesh)
 
-    init_key, root = jax.random.split(jax.random.key(config.seed))
     theta, notes = init_theta(config, model, dataset, init_key)
     if empty_clients:
         notes.append(f"{empty_clients} clients hold no examples and were left out")
@@ -95,6 +100,25 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         evaluate=make_evaluate(config, model, dataset, mesh),
         notes=notes,
     )
+
+
+def lay_out(
+    config: ml_collections.ConfigDict,
+    training: LocalTraining,
+    population: Clients,
+    root: jax.Array,
+    residency: str,
+    mesh: Mesh,
+) -> Packing:
+    """Where a round's clients are computed."""
+    steps = np.asarray(training.epochs * parts_an_epoch(training, population))
+    platform = mesh.devices.flat[0].platform
+    lanes = config.clients_per_step or packing.choose_lanes(steps, config.clients_per_round, mesh.size, platform)
+    layout = Packing(config.clients_per_round, lanes)
+    if residency == "device":
+        return layout
+    draw = partial(draw_cohort, training, layout, mesh, population, root)
+    return layout._replace(places=packing.most_places(jax.vmap(lambda round: draw(round).taken), config.rounds))
 
 
 def source_options(config: ml_collections.ConfigDict) -> dict[str, Any]:

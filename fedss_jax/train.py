@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import ml_collections
 import numpy as np
 
 from fedss_jax import models, weights
+from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.metrics import Progress, Workdir, say
 from fedss_jax.report import curves
@@ -38,6 +38,11 @@ def stop_if_diverged(round: int, loss: float, learning_rate: float) -> None:
         )
 
 
+def evaluated_rounds(rounds: int, every: int) -> list[int]:
+    """Every so many rounds, and at the end."""
+    return [*range(every, rounds, every), rounds]
+
+
 def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     """Runs the config and returns its summary. The folder gets all that the run leaves behind."""
     began = time.perf_counter()
@@ -48,11 +53,10 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
 
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
-    traced = simulation.kind.run.lower(state, simulation.feed.abstract, *inputs)  # type: ignore[attr-defined]
+    compile_traced = compile_rounds(simulation.kind, state, simulation.feed, inputs, config.rounds_per_dispatch)
     folder = Workdir(workdir, config.to_dict())  # only now: what cannot run leaves nothing behind
     say("compiling the round")
-    # Ahead of time, once: a call that would need another compilation is an error.
-    run_round = traced.compile()
+    run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began
 
     start = simulation.evaluate(state.theta)
@@ -60,32 +64,26 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     progress = Progress(config.rounds, config.eval.every)
     progress.update(0, start)
 
-    pending: deque[tuple[int, RoundStats]] = deque()  # dispatched, but not read: the device never waits for the host
     sent: list[float] = []  # bytes a mean client receives and sends, round by round
-    training_seconds, waiting_seconds, tick = 0.0, 0.0, time.perf_counter()
+    examples = slots = 0
+    training_seconds, tick = 0.0, time.perf_counter()
     with simulation.feed as feed:
-        for round in range(1, config.rounds + 1):
-            asked = time.perf_counter()
-            stored = feed.stored(round - 1)
-            waiting_seconds += time.perf_counter() - asked
-            state, stats = run_round(state, stored, *inputs)
-            del stored  # a streamed round's examples go as soon as it is done
-            pending.append((round, stats))
-            evaluating = round % config.eval.every == 0 or round == config.rounds
-            while len(pending) > (0 if evaluating else feed.rounds_in_flight - 1):
-                done, stats = pending.popleft()
+        dispatcher = Dispatcher(run, state, feed, inputs, config.rounds_per_dispatch)
+        for until in evaluated_rounds(config.rounds, config.eval.every):
+            for round, stats in dispatcher.run_to(until):
                 scalars = round_scalars(stats, encoder_parameters, config.model.dim)
-                stop_if_diverged(done, scalars["train/loss"], config.client.learning_rate)
+                stop_if_diverged(round, scalars["train/loss"], config.client.learning_rate)
                 sent.append(scalars.get("comm/bytes_down", 0.0) + scalars.get("comm/bytes_up", 0.0))
-                if evaluating and done == round:
+                examples, slots = examples + int(stats.examples), slots + int(stats.slots)
+                if round == until:
                     training_seconds += time.perf_counter() - tick
-                    scalars |= simulation.evaluate(state.theta)
+                    scalars |= simulation.evaluate(dispatcher.state.theta)
                     tick = time.perf_counter()
-                folder.write(done, scalars)
-                progress.update(done, scalars)
+                folder.write(round, scalars)
+                progress.update(round, scalars)
     progress.close()
 
-    weights.save(folder.path / "encoder.safetensors", state.theta.encoder)
+    weights.save(folder.path / "encoder.safetensors", dispatcher.state.theta.encoder)
     summary = {
         "method": config.method,
         "rounds": config.rounds,
@@ -98,8 +96,9 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "seconds": time.perf_counter() - began,
         "seconds_compiling": compile_seconds,
         "seconds_training": training_seconds,
-        "seconds_waiting_for_data": waiting_seconds,
+        "seconds_waiting_for_data": dispatcher.seconds_waiting_for_data,
         "rounds_per_second": config.rounds / training_seconds,
+        "real_share_of_slots": examples / slots,
         "bytes_per_client_per_round": float(np.mean(sent)),
     }
     folder.finish(summary)

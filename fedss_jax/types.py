@@ -41,7 +41,7 @@ class Clients(NamedTuple):
     sorted.
     """
 
-    client_id: jax.Array  # [K]; -1 for a client that only fills up a device
+    client_id: jax.Array  # [K]
     num_examples: jax.Array  # [K]
     examples: jax.Array  # [K, E] rows of the store
     positives: jax.Array  # [K, P] the client's own classes, ascending
@@ -53,21 +53,21 @@ class Resident(NamedTuple):
 
     images: jax.Array  # [N, ...]
 
-    def take(self, examples: jax.Array, slots: jax.Array) -> jax.Array:
-        """The stored examples at some slots of a client's (or a batch's) list `examples` of rows."""
-        return self.images[examples[slots]]
+    def take(self, rows: jax.Array, places: jax.Array) -> jax.Array:
+        """Examples by their rows in the store, or by their places in what is streamed; whichever this one knows."""
+        return self.images[rows]
 
     def of_update(self, update: jax.Array) -> Resident:
         return self
 
 
 class Streamed(NamedTuple):
-    """Just the examples of one round, slot by slot, each client's on the device that trains it."""
+    """Just the examples of one round, each client's on the device that trains it."""
 
-    images: jax.Array  # federated [K, E, ...], or [E, ...] at a client; centralized [updates, B, ...]
+    images: jax.Array  # federated [places, ...], the same number on every device; centralized [updates, B, ...]
 
-    def take(self, examples: jax.Array, slots: jax.Array) -> jax.Array:
-        return self.images[slots]
+    def take(self, rows: jax.Array, places: jax.Array) -> jax.Array:
+        return self.images[places]
 
     def of_update(self, update: jax.Array) -> Streamed:
         """Of a centralized round's updates, one: [B, ...]."""
@@ -75,16 +75,6 @@ class Streamed(NamedTuple):
 
 
 Stored = Resident | Streamed
-
-
-class Request(NamedTuple):
-    """The classes S_k that a client asks the server for."""
-
-    classes: jax.Array  # [S]
-    valid: jax.Array  # [S] bool; False for padding
-    positive: jax.Array  # [S] bool; asked for by name, not drawn
-    log_inclusion: jax.Array  # [S] log probability that the class was drawn; 0 where it is certain
-    targets: jax.Array  # [E] where each of the client's examples finds its class in `classes`
 
 
 class Transform(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -14,10 +15,11 @@ import pytest
 
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
-from fedss_jax.losses import normalize
+from fedss_jax.losses import cosine_logits, normalize
 from fedss_jax.types import Clients, Dataset, Examples, Model, Resident
 
 FEATURES, DIM, CLASSES = 6, 4, 23
+LOGITS = partial(cosine_logits, scale=20.0)
 
 
 def linear_model() -> Model:

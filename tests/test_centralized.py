@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from conftest import CLASSES, linear_model
+from conftest import CLASSES, LOGITS, linear_model
 from reference import batch_step, jitted
 from test_round import OPTIONS, ROOT, start
 
@@ -18,14 +18,14 @@ from fedss_jax.server import Server
 def simulate(store, population, *, devices=1, rounds=2, updates=3, batch_size=6):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create("centralized", OPTIONS)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, 1, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, 1, LOGITS, CLASSES)
     server = Server(optax.sgd(0.1), method)
-    run_round = centralized.make_round(training, server, updates, mesh).run
+    run_round = centralized.make_round(training, server, updates, mesh).several(1)
     state = parallel.replicate(mesh, server.init(start()))
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
     for _ in range(rounds):
-        state, stats = run_round(state, *inputs)
-    return jax.device_get(state), jax.device_get(stats)
+        state, stats = run_round(1, state, *inputs)
+    return jax.device_get(state), jax.tree.map(lambda number: number[0], jax.device_get(stats))
 
 
 def test_agrees_with_plain_sgd(dataset, store, population):
@@ -59,6 +59,6 @@ def test_a_batch_larger_than_the_data_is_all_of_it(store, population):
 
 
 def test_as_many_updates_as_a_cohort_makes(population):
-    training = LocalTraining(linear_model(), methods.centralized(), UNCHANGED, 0.1, 4, 2, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), methods.centralized(), UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES)
     steps = -(-np.asarray(population.num_examples) // 4)
     assert centralized.updates_per_round(population, 5, training) == round(5 * 2 * steps.mean())

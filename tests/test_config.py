@@ -131,10 +131,10 @@ def test_every_method_option_reaches_its_method():
     negonly = make_method(config)
     assert negonly.num_negatives(4) == 7 + 3
     client = Clients(jnp.asarray(0), jnp.asarray(1), jnp.zeros(1, int), jnp.array([2]), jnp.asarray(1))
-    request = negonly.request(jax.random.key(0), client, jnp.array([2]), 30)
+    request = negonly.request(jax.random.key(0), client, 30)
     assert (request.log_inclusion == 0).all()
     config.correct_logits = True
-    request = make_method(config).request(jax.random.key(0), client, jnp.array([2]), 30)
+    request = make_method(config).request(jax.random.key(0), client, 30)
     assert request.log_inclusion.min() == pytest.approx(math.log(7 / 29))
     config.method = "fedaws"
     assert make_method(config).after_step.keywords == {

@@ -9,37 +9,39 @@ import jax
 import numpy as np
 import optax
 import pytest
-from conftest import CLASSES, linear_model
+from conftest import CLASSES, LOGITS, linear_model
 from test_round import OPTIONS, ROOT, start
 
 from fedss_jax import centralized, feed, methods, parallel
 from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
-from fedss_jax.round import make_round
+from fedss_jax.dispatch import Dispatcher, compile_rounds
+from fedss_jax.round import Packing, make_round
 from fedss_jax.server import Server
 
 ROUNDS = 4
 
 
-def simulate(dataset, population, residency, name, *, devices=1, K=5):
+def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES)
     server = Server(optax.sgd(1.0, momentum=0.9), method)
+    layout = Packing(K, lanes, places=60)
     kind = (
-        make_round(training, server, K, mesh) if method.federated else centralized.make_round(training, server, 3, mesh)
+        make_round(training, server, layout, mesh)
+        if method.federated
+        else centralized.make_round(training, server, 3, mesh)
     )
     labels = dataset.train.labels
     state = parallel.replicate(mesh, server.init(start()))
     inputs = parallel.replicate(mesh, (labels, population, ROOT))
     made = feed.make_feed(dataset.train.images, residency, kind, ROUNDS, labels, population, ROOT, mesh)
-    losses = []
     with made as stream:
-        run = kind.run.lower(state, stream.abstract, *inputs).compile()  # as train.py does
-        for round in range(ROUNDS):
-            state, stats = run(state, stream.stored(round), *inputs)
-            losses.append(float(stats.loss))
-    return jax.device_get(state.theta), losses
+        run = compile_rounds(kind, state, stream, inputs, 0)()
+        dispatcher = Dispatcher(run, state, stream, inputs, 0)
+        losses = [float(stats.loss) for _, stats in dispatcher.run_to(ROUNDS)]
+    return jax.device_get(dispatcher.state.theta), losses
 
 
 @pytest.mark.parametrize(

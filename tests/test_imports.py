@@ -8,13 +8,13 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "fedss_jax"
 LAYERS = [
     {"types"},
-    {"losses", "sampling", "parallel", "command_line"},
+    {"losses", "sampling", "parallel", "lanes", "packing", "command_line"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
     {"methods", "analysis"},
     {"client", "server"},
     {"round", "centralized", "config", "evaluate"},
     {"feed"},
-    {"simulation"},
+    {"dispatch", "simulation"},
     {"train", "sweep"},
 ]
 

@@ -9,13 +9,13 @@ import numpy as np
 import optax
 import pytest
 import reference
-from conftest import CLASSES, DIM, linear_model
+from conftest import CLASSES, DIM, LOGITS, linear_model
 
 from fedss_jax import class_matrix, methods, models, parallel
 from fedss_jax import round as round_module
 from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED, Jitter, jittered
-from fedss_jax.round import make_round
+from fedss_jax.round import Packing, make_round
 from fedss_jax.server import Server
 from fedss_jax.types import Clients, Resident, Theta, Transform
 
@@ -37,20 +37,32 @@ def start() -> Theta:
 
 
 def simulate(
-    store, population, name="fedss", *, devices=1, rounds=3, K=5, epochs=1, batch_size=4, weighting="cohort", **options
+    store,
+    population,
+    name="fedss",
+    *,
+    devices=1,
+    rounds=3,
+    K=5,
+    epochs=1,
+    batch_size=4,
+    weighting="cohort",
+    lanes=0,
+    part_size=0,
+    **options,
 ):
-    """The engine's theta and stats after some rounds."""
+    """The engine's theta and stats after some rounds. lanes: 0 for one for each client."""
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS | options)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size)
     server = Server(optax.sgd(1.0, momentum=0.9), method, weighting)
-    run_round = make_round(training, server, K, mesh).run
+    run_round = make_round(training, server, Packing(K, lanes or -(-K // devices)), mesh).several(1)
     state = parallel.replicate(mesh, server.init(start()))
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
     stats = []
     for _ in range(rounds):
-        state, one = run_round(state, *inputs)
-        stats.append(jax.device_get(one))
+        state, one = run_round(1, state, *inputs)
+        stats.append(jax.tree.map(lambda number: number[0], jax.device_get(one)))
     return jax.device_get(state.theta), stats
 
 
@@ -105,6 +117,50 @@ def test_padding_changes_no_number(store, population, name):
         assert a.examples == b.examples and a.requested == b.requested and a.clients == b.clients
 
 
+@pytest.mark.parametrize("name", ["fedss", "negonly", "fullsoftmax"])
+@pytest.mark.parametrize(("devices", "lanes", "part_size"), [(1, 1, 0), (1, 2, 2), (2, 2, 1), (8, 1, 2), (1, 9, 4)])
+def test_packing_changes_no_number(store, population, name, devices, lanes, part_size):
+    options = dict(K=9, epochs=2, extra_negatives=name == "negonly")
+    apart, apart_stats = simulate(store, population, name, **options)
+    packed, packed_stats = simulate(
+        store, population, name, devices=devices, lanes=lanes, part_size=part_size, **options
+    )
+    chex.assert_trees_all_close(packed, apart, rtol=1e-4, atol=1e-5)
+    for a, b in zip(apart_stats, packed_stats):
+        np.testing.assert_allclose(b.loss, a.loss, rtol=1e-5)
+        assert a.examples == b.examples and a.requested == b.requested and a.clients == b.clients
+
+
+def test_slots_are_counted(store, population):
+    """Clients of 15, 1, 9, 4, 12, 7, 2, 8 and 5 examples, batches of 4."""
+    _, (stats,) = simulate(store, population, rounds=1, K=9)
+    assert stats.slots == 9 * 4 * 4  # nine lanes, as long as the longest
+    _, (stats,) = simulate(store, population, rounds=1, K=9, lanes=1)
+    assert stats.slots == (4 + 1 + 3 + 1 + 3 + 2 + 1 + 2 + 2) * 4
+    _, (stats,) = simulate(store, population, rounds=1, K=9, lanes=1, part_size=1)
+    assert stats.slots == stats.examples == 63
+    _, (stats,) = simulate(store, population, rounds=1, K=9, lanes=2, devices=2)
+    assert stats.slots == 2 * 2 * 5 * 4  # 19 batches on four lanes
+
+
+def test_several_rounds_in_a_dispatch_give_the_same_numbers(store, population):
+    mesh = parallel.make_mesh(jax.devices()[:2])
+    method = methods.create("fedss", OPTIONS)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, LOGITS, CLASSES)
+    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    run = make_round(training, server, Packing(5, 3), mesh).several(4)
+    state = parallel.replicate(mesh, server.init(start()))
+    inputs = parallel.replicate(mesh, (*store, population, ROOT))
+    state, first = run(3, state, *inputs)
+    state, rest = run(2, state, *inputs)
+    theta, stats = simulate(store, population, rounds=5)
+    assert state.round == 5
+    chex.assert_trees_all_close(jax.device_get(state.theta), theta, rtol=1e-4, atol=1e-5)
+    losses = [*first.loss[:3], *rest.loss[:2]]
+    np.testing.assert_allclose(losses, [one.loss for one in stats], rtol=1e-5)
+    assert first.loss[3] == 0 == rest.loss[2]
+
+
 def test_every_example_is_seen_once_an_epoch(store, population):
     _, (stats,) = simulate(store, population, rounds=1, K=9, epochs=1)
     assert stats.examples == int(population.num_examples.sum()) == 63
@@ -134,8 +190,8 @@ def test_same_seed_same_bits(store, population):
 
 def test_one_trace_over_many_rounds(store, population, monkeypatch):
     chex.clear_trace_counter()
-    traced = chex.assert_max_traces(n=1)(round_module.take_cohort)
-    monkeypatch.setattr(round_module, "take_cohort", traced)
+    traced = chex.assert_max_traces(n=1)(round_module.draw_cohort)
+    monkeypatch.setattr(round_module, "draw_cohort", traced)
     simulate(store, population, rounds=10)
 
 
@@ -143,9 +199,11 @@ def test_the_state_given_in_is_donated(store, population):
     method = methods.create("fedss", OPTIONS)
     mesh = parallel.make_mesh(jax.devices()[:1])
     server = Server(optax.sgd(1.0, momentum=0.9), method)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, 20.0, CLASSES)
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, LOGITS, CLASSES)
     state = parallel.replicate(mesh, server.init(start()))
-    make_round(training, server, 5, mesh).run(state, *parallel.replicate(mesh, (*store, population, ROOT)))
+    make_round(training, server, Packing(5, 5), mesh).several(1)(
+        1, state, *parallel.replicate(mesh, (*store, population, ROOT))
+    )
     assert state.theta.class_matrix.is_deleted()
 
 
@@ -176,11 +234,11 @@ def test_every_example_epoch_and_round_is_augmented_anew(store, population):
     mesh = parallel.make_mesh(jax.devices()[:1])
     method = methods.create("posonly", OPTIONS)
     server = Server(optax.sgd(1.0), method)
-    training = LocalTraining(linear_model(), method, Transform(spy, lambda image: image), 0.1, 4, 2, 20.0, CLASSES)
-    run_round = make_round(training, server, 9, mesh).run
+    training = LocalTraining(linear_model(), method, Transform(spy, lambda image: image), 0.1, 4, 2, LOGITS, CLASSES)
+    run_round = make_round(training, server, Packing(9, 9), mesh).several(1)
     state = parallel.replicate(mesh, server.init(start()))
     for _ in range(2):
-        state, _ = run_round(state, *parallel.replicate(mesh, (*store, population, ROOT)))
+        state, _ = run_round(1, state, *parallel.replicate(mesh, (*store, population, ROOT)))
     jax.effects_barrier()
     real = {image.tobytes() for image in np.asarray(store[0].images)}
     used = {key for key in keys if np.array(key[2:], np.float32).tobytes() in real}
@@ -198,7 +256,7 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
         "small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"layers": ((4, 4, 2), (4, 3, 1)), "groups": 2}
     )
     method = methods.create("posonly", OPTIONS)
-    training = LocalTraining(model, method, jittered(Jitter()), 0.1, 4, 2, 20.0, 6)
+    training = LocalTraining(model, method, jittered(Jitter()), 0.1, 4, 2, LOGITS, 6)
     server = Server(optax.sgd(1.0), method)
     results = []
     for devices, pad in ((1, 0), (4, 0), (1, 5)):
@@ -206,7 +264,8 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
         wide = population._replace(examples=jnp.pad(examples, ((0, 0), (0, pad))))
         theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), 6, 4, 1.0))
         state = parallel.replicate(mesh, server.init(theta))
-        state, _ = make_round(training, server, 3, mesh).run(state, *parallel.replicate(mesh, (*store, wide, ROOT)))
+        run_round = make_round(training, server, Packing(3, 3), mesh).several(1)
+        state, _ = run_round(1, state, *parallel.replicate(mesh, (*store, wide, ROOT)))
         results.append(jax.device_get(state.theta))
     chex.assert_trees_all_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(results[2], results[0], rtol=1e-4, atol=1e-5)

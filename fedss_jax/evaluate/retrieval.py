@@ -5,13 +5,15 @@ For unit vectors the normalized Euclidean distance orders neighbours as the cosi
 
 from __future__ import annotations
 
+import functools
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-QUERIES, GALLERY = 256, 16384  # the block of the similarity matrix that exists at a time
+QUERIES, GALLERY = 128, 65536  # the block of the similarity matrix that exists at a time
 Pair = tuple[jax.Array, jax.Array]
 MAX_NEIGHBOURS = 1000  # MAP@R is left out where classes are larger
 
@@ -22,33 +24,70 @@ def neighbours(embeddings: jax.Array, k: int, *, queries: int = QUERIES, gallery
 
     A query is left out of its own results by its index. Needs k < N.
     """
-    total, d = embeddings.shape
+    total = len(embeddings)
     queries, gallery = min(queries, total), min(gallery, total)
-
-    def blocked(size: int) -> Pair:
-        count = -(-total // size)
-        padded = jnp.pad(embeddings, ((0, count * size - total), (0, 0)))
-        return jnp.arange(count * size).reshape(count, size), padded.reshape(count, size, d)
+    width = group_width(gallery, k)
+    gallery = -(-gallery // width) * width
+    query_start, query_vectors = blocks(embeddings, queries)
+    gallery_start, gallery_vectors = blocks(embeddings, gallery)
+    # Members of a group stand a stride apart, so that the groups' maxima are maxima of long rows.
+    gallery_vectors = gallery_vectors.reshape(len(gallery_start), gallery // width, width, -1).swapaxes(1, 2)
 
     def search(query_block: Pair) -> jax.Array:
-        query_index, query = query_block
+        start, query = query_block
+        query_index = start + jnp.arange(queries)
 
         def merge(best: Pair, gallery_block: Pair) -> tuple[Pair, None]:
             score, winner = best
-            index, vectors = gallery_block
-            cosine = jnp.matmul(query, vectors.T, precision="highest")
-            allowed = (index < total) & (index != query_index[:, None])
-            here, column = jax.lax.top_k(jnp.where(allowed, cosine, -jnp.inf), min(k, gallery))
+            here, index = nearest(query, query_index, *gallery_block, total, k)
             # Earlier blocks stand first, so that the first of equals stays the first.
             score, choice = jax.lax.top_k(jnp.concatenate([score, here], axis=1), k)
-            winner = jnp.concatenate([winner, index[column]], axis=1)
+            winner = jnp.concatenate([winner, index], axis=1)
             return (score, jnp.take_along_axis(winner, choice, axis=1)), None
 
-        start = (jnp.full((queries, k), -jnp.inf), jnp.full((queries, k), -1))
-        (_, winner), _ = jax.lax.scan(merge, start, blocked(gallery))
+        nobody = (jnp.full((queries, k), -jnp.inf), jnp.full((queries, k), -1))
+        (_, winner), _ = jax.lax.scan(merge, nobody, (gallery_start, gallery_vectors))
         return winner
 
-    return jax.lax.map(search, blocked(queries)).reshape(-1, k)[:total]
+    return jax.lax.map(search, (query_start, query_vectors)).reshape(-1, k)[:total]
+
+
+def blocks(vectors: jax.Array, size: int) -> Pair:
+    """Vectors [N, d] in blocks [blocks, size, d] filled up with zeros, and the index of each block's first."""
+    count = -(-len(vectors) // size)
+    padded = jnp.pad(vectors, ((0, count * size - len(vectors)), (0, 0)))
+    return size * jnp.arange(count), padded.reshape(count, size, -1)
+
+
+def group_width(gallery: int, k: int) -> int:
+    """Members of a group: a power of two, such that there are about as many groups as members of k groups."""
+    return 2 ** int(math.log2(max(1.0, min(64.0, math.sqrt(gallery / k)))))
+
+
+def nearest(
+    query: jax.Array, query_index: jax.Array, start: jax.Array, vectors: jax.Array, total: int, k: int
+) -> tuple[jax.Array, jax.Array]:
+    """The k largest cosines of each query with a block of the gallery, and their indices, or fewer: [Q, <= k].
+
+    vectors [width, groups, d]: member j of group g has the index start + g * width + j.
+
+    The k nearest are all in the k groups with the largest maxima (the first of equals), as each of these has someone
+    who comes before all of any other group. One group more makes up for the query itself, and one for the group that
+    zeros fill up. So only the maxima of groups and the members of a few need sorting, not the whole row.
+    """
+    width, groups, d = vectors.shape
+    flat = jnp.matmul(query, vectors.reshape(-1, d).T, precision="highest")
+    cosine = flat.reshape(-1, width, groups)
+    # A maximum of slices: XLA makes one loop over long rows of it, which it would not of a reduction.
+    largest = functools.reduce(jnp.maximum, [cosine[:, j] for j in range(width)])
+    largest = jnp.where(start + width * jnp.arange(groups) < total, largest, -jnp.inf)
+    _, chosen = jax.lax.top_k(largest, min(k + 2, groups))
+    chosen = jnp.sort(chosen, axis=1)  # in the order of the gallery, for the first of equals to be the first
+    members = jnp.take_along_axis(cosine, chosen[:, None], axis=2).swapaxes(1, 2).reshape(len(query), -1)
+    index = (start + width * chosen[..., None] + jnp.arange(width)).reshape(len(query), -1)
+    allowed = (index < total) & (index != query_index[:, None])
+    score, column = jax.lax.top_k(jnp.where(allowed, members, -jnp.inf), min(k, members.shape[1]))
+    return score, jnp.take_along_axis(index, column, axis=1)
 
 
 def scores(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
