@@ -83,6 +83,25 @@ def test_neighbours_agree_with_faiss(queries, gallery):
     assert retrieval.scores(jnp.asarray(vectors), labels)["map10"] == pytest.approx(by_faiss["map10"], abs=1e-4)
 
 
+@pytest.mark.parametrize(("count", "k", "gallery"), [(700, 10, 700), (700, 3, 129), (33, 5, 20), (700, 150, 700)])
+def test_equals_are_found_in_the_order_of_their_index(count, k, gallery):
+    """Coarse vectors, so that most neighbours are equally near, exactly: grouping must not change who comes first."""
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-1, 2, (count, 4)).astype(np.float32)
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -np.inf)
+    expected = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+    found = retrieval.neighbours(jnp.asarray(vectors), k, queries=64, gallery=gallery)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 3), (1000, 7), (1003, 12), (4096, 100)])
+def test_grouped_top_k_is_top_k(n, k):
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, 50, (6, n)).astype(np.float32))
+    for found, expected in zip(retrieval.top_k(rows, k), jax.lax.top_k(rows, k)):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_query_is_left_out_by_index_not_by_similarity():
     """Identical pictures of one class are each other's first neighbours."""
     vectors = jnp.array([[1.0, 0], [1.0, 0], [0, 1.0], [0, 1.0]])
