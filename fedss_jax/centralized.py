@@ -42,7 +42,7 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
     def batch_gradient(
         theta: Theta, key: jax.Array, stored: Stored, labels: jax.Array, chosen: jax.Array
     ) -> tuple[jax.Array, Theta]:
-        """Loss and gradient, summed over one device's share of the batch, then over all devices."""
+        """Loss and gradient, summed over one device's share of the batch."""
         theta = parallel.varying(theta)
         example = jnp.maximum(chosen, 0)
         labels = labels[example]
@@ -51,26 +51,21 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         everyone = Clients(*(jnp.zeros((), jnp.int32) for _ in Clients._fields))
         request = training.method.request(key, everyone, training.num_classes)
         batch = Batch(images, labels, (chosen >= 0).astype(jnp.float32))
-        result = jax.value_and_grad(lambda t: batch_loss(training, t, request, batch))(theta)
-        return jax.lax.psum(result, parallel.CLIENTS)
+        return jax.value_and_grad(lambda t: batch_loss(training, t, request, batch))(theta)
 
     def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
         everywhere = parallel.REPLICATED
-        gradient_everywhere = jax.shard_map(
-            batch_gradient,
-            mesh=mesh,
-            in_specs=(everywhere, everywhere, parallel.spec(stored), everywhere, parallel.BY_CLIENT),
-            out_specs=everywhere,
-        )
+        in_specs = (everywhere, everywhere, parallel.spec(stored), everywhere, parallel.BY_CLIENT)
+        whole_gradient = parallel.summed(batch_gradient, mesh, in_specs)
         size = labels.shape[0]
         batch_size = min(training.batch_size, size)
         everything = jnp.ones(training.num_classes)
 
         def update(state: ServerState, index: jax.Array) -> tuple[ServerState, jax.Array]:
             chosen, key = draw_batch(root, state.round, index, size)
-            loss, gradient = gradient_everywhere(state.theta, key, stored.of_update(index), labels, chosen)
+            loss, gradient = whole_gradient(state.theta, key, stored.of_update(index), labels, chosen)
             weight = jnp.asarray(batch_size, jnp.float32)
             batch = CohortSum(gradient.encoder, gradient.class_matrix, weight, everything)
             # Only the last of a round's updates ends the round.

@@ -116,7 +116,7 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
     def train_share(
         theta: Theta, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
     ) -> Sums:
-        """One device's lanes, summed over all devices."""
+        """One device's lanes."""
         nothing = Sums(
             jax.tree.map(jnp.zeros_like, theta.encoder),
             works.request.nothing(theta.class_matrix),
@@ -144,8 +144,7 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
             return Sums(encoder, works.request.hand_in(sums.rows, rows, members, done), loss)
 
         sums = lanes.run(queues, steps, take_up=take_up, step=step, hand_in=hand_in, sums=nothing)
-        sums = sums._replace(rows=works.request.total(sums.rows, training.num_classes))
-        return jax.lax.psum(sums, parallel.CLIENTS)
+        return sums._replace(rows=works.request.total(sums.rows, training.num_classes))
 
     def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
@@ -156,13 +155,8 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         works = jax.vmap(partial(client.prepare, training))(clients, keys, cohort.place)
         everywhere = parallel.REPLICATED
         by_lane: Any = (parallel.BY_CLIENT, everywhere, everywhere)
-        train_everywhere = jax.shard_map(
-            train_share,
-            mesh=mesh,
-            in_specs=(everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane)),
-            out_specs=everywhere,
-        )
-        sums = train_everywhere(state.theta, stored, labels, works, cohort.steps, cohort.queues)
+        in_specs = (everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane))
+        sums = parallel.summed(train_share, mesh, in_specs)(state.theta, stored, labels, works, cohort.steps, cohort.queues)
         n_k = clients.num_examples.astype(jnp.float32)
         row_weight = works.request.row_weight(n_k, training.num_classes)
         state = server.step(state, CohortSum(sums.encoder, sums.rows, jnp.sum(n_k), row_weight))

@@ -8,13 +8,15 @@ every form: that took longer than compiling some.) Pointwise convolutions are ma
 
 from __future__ import annotations
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from fedss_jax.models import shifted
-from fedss_jax.models.windows import Padding, folds, patches, same_padding
+from fedss_jax.models.windows import Padding, every, folds, patches, same_padding
 
 # float32 is to mean float32 on every device; by default TPUs and GPUs round the factors of a product. It changes
 # nothing for bfloat16.
@@ -92,6 +94,16 @@ def depthwise(x: jax.Array, weights: jax.Array, stride: int, padding: Padding, f
         )
 
     return (native if check_form(form) == "native" else sliced)(x, weights)
+
+
+def max_pool(x: jax.Array, size: int) -> jax.Array:
+    """The largest of every size x size pixels: [B, H, W, C] -> [B, H / size, W / size, C]. Odd margins are left out.
+
+    A maximum of slices: on CPUs the gradient of XLA's own pooling is slow.
+    """
+    height, width = (x.shape[axis] // size for axis in (1, 2))
+    slices = [x[:, every(i, size, height), every(j, size, width)] for i in range(size) for j in range(size)]
+    return functools.reduce(jnp.maximum, slices)
 
 
 class Weights(nn.Module):
