@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-SMALLEST_PART = 16  # examples: with fewer, a small encoder loses more to thin products than it wins
-FULL_ENOUGH, BUSY_ENOUGH = 0.95, 0.98  # better packing is not worth smaller parts, or fewer lanes
+# What it costs, in floating-point operations, that every part of a batch reads and writes all parameters some times.
+# Measured on a CPU with the small encoder; accelerators have a similar ratio of speed to bandwidth.
+OPERATIONS_PER_PARAMETER = 120
+SMALLEST_PART = 4  # examples: with fewer, products of matrices get too thin
+# Operations that a step of all lanes should have: enough to be worth starting, on a CPU no more than its cache holds.
+STEP_OPERATIONS = {"cpu": 5e8}
+STEP_OPERATIONS_ELSEWHERE = 1e12
+# Bytes that the layers of all lanes may pass on in a step. What is kept for the gradient is a small part of it: on a
+# CPU it should stay in the cache (a MobileNetV3 is fastest with four images at a time), elsewhere in the memory.
+STEP_TRAFFIC = {"cpu": 5e9}
+STEP_TRAFFIC_ELSEWHERE = 2e11
+FEWEST_LANES, MOST_LANES = 2, 64
+BUSY_ENOUGH = 0.98  # of the best share: a better one is not worth fewer lanes
 COHORTS = 16  # that are drawn to try a number of lanes on
-MOST_LANES = {"cpu": 8}  # a CPU is fastest while what all lanes work on fits its cache
-MOST_LANES_ELSEWHERE = 32
 ROUNDS_AT_A_TIME = 512
 
 
-def choose_part_size(sizes: np.ndarray, batch_size: int) -> int:
-    """Into what parts batches are cut at clients of so many examples [clients]: the largest that fill up well."""
-    divisors = [part for part in range(batch_size, 0, -1) if batch_size % part == 0]
-    allowed = [part for part in divisors if part >= SMALLEST_PART] or [batch_size]
-    for part in allowed:
-        if sizes.sum() >= FULL_ENOUGH * (-(-sizes // part) * part).sum():
-            return part
-    return allowed[-1]
+class Effort(NamedTuple):
+    """What a client's sub-model takes; forwards, for one example."""
+
+    parameters: int
+    operations: float  # floating-point
+    traffic: float  # bytes that its layers read and write
+
+
+def choose_part_size(sizes: np.ndarray, batch_size: int, effort: Effort, platform: str) -> int:
+    """Into what parts batches are cut at clients of so many examples [clients]: what takes least.
+
+    Small parts leave little of a last, partial batch empty; but each moves all parameters once more.
+    """
+    room = STEP_TRAFFIC.get(platform, STEP_TRAFFIC_ELSEWHERE) / max(effort.traffic, 1.0)  # in examples
+    overhead = OPERATIONS_PER_PARAMETER * effort.parameters / max(effort.operations, 1.0)  # in examples
+    smallest = min(SMALLEST_PART, batch_size)
+    divisors = [part for part in range(batch_size, smallest - 1, -1) if batch_size % part == 0]
+    fitting = [part for part in divisors if part <= room] or divisors[-1:]
+    return min(fitting, key=lambda part: int((-(-sizes // part)).sum()) * (part + overhead))
 
 
 def longest_lane(steps: np.ndarray, lanes: int) -> int:
@@ -35,15 +56,21 @@ def longest_lane(steps: np.ndarray, lanes: int) -> int:
     return max(loads)
 
 
-def choose_lanes(steps: np.ndarray, clients_per_round: int, devices: int, platform: str) -> int:
-    """How many lanes a device gets where clients have so many steps [clients]: as many as stay busy.
+def choose_lanes(
+    steps: np.ndarray, clients_per_round: int, devices: int, part_size: int, effort: Effort, platform: str
+) -> int:
+    """How many lanes a device gets where clients have so many steps [clients] of part_size examples.
 
-    The more lanes, the more there is to compute at once; but a round lasts as long as its longest client, and lanes
-    that have come to their end before only keep the device warm.
+    Enough lanes for a step to be worth starting, but no more than stay busy: a round lasts as long as its longest
+    client, and lanes that have come to their end before only keep the device warm.
     """
+    # Backwards takes twice what forwards does.
+    wanted = STEP_OPERATIONS.get(platform, STEP_OPERATIONS_ELSEWHERE) / max(3 * part_size * effort.operations, 1.0)
+    room = STEP_TRAFFIC.get(platform, STEP_TRAFFIC_ELSEWHERE) / max(part_size * effort.traffic, 1.0)
+    wanted = np.clip(np.ceil(wanted), FEWEST_LANES, MOST_LANES)
+    most = max(1, int(min(wanted, room, -(-clients_per_round // devices))))
     rng = np.random.default_rng(0)
     cohorts = [rng.choice(steps, clients_per_round, replace=False) for _ in range(COHORTS)]
-    most = min(MOST_LANES.get(platform, MOST_LANES_ELSEWHERE), -(-clients_per_round // devices))
 
     def busy(lanes: int) -> float:
         """The share of a device's time, over some cohorts."""

@@ -43,8 +43,8 @@ def varying(tree: Any) -> Any:
 def summed(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Any, ...]) -> Callable[..., Any]:
     """The function run on every device, on its share of the arguments, and its results summed over all devices.
 
-    Not by `psum`: on one device that copies the result, which for a large class matrix takes as long as the round. A sum
-    over the devices' own axis costs nothing there, and on several XLA makes the same all-reduce of it.
+    Not by `psum`: on one device that copies the result, which for a large class matrix takes as long as the round. A
+    sum over the devices' own axis costs nothing there, and on several XLA makes the same all-reduce of it.
     """
 
     def share(*arguments: Any) -> Any:

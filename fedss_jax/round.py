@@ -156,7 +156,9 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         everywhere = parallel.REPLICATED
         by_lane: Any = (parallel.BY_CLIENT, everywhere, everywhere)
         in_specs = (everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane))
-        sums = parallel.summed(train_share, mesh, in_specs)(state.theta, stored, labels, works, cohort.steps, cohort.queues)
+        sums = parallel.summed(train_share, mesh, in_specs)(
+            state.theta, stored, labels, works, cohort.steps, cohort.queues
+        )
         n_k = clients.num_examples.astype(jnp.float32)
         row_weight = works.request.row_weight(n_k, training.num_classes)
         state = server.step(state, CohortSum(sums.encoder, sums.rows, jnp.sum(n_k), row_weight))

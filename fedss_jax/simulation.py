@@ -61,22 +61,23 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         options=config.model.options.to_dict(),
         platform=mesh.devices.flat[0].platform,
     )
-    sizes = np.asarray(population.num_examples)
+    effort, platform = models.count_effort(model, input_shape(dataset)), mesh.devices.flat[0].platform
+    sizes, batch_size = np.asarray(population.num_examples), config.client.batch_size
     training = LocalTraining(
         model=model,
         method=method,
         transform=dataset.transform,
         learning_rate=config.client.learning_rate,
-        batch_size=config.client.batch_size,
+        batch_size=batch_size,
         epochs=config.client.epochs,
         logits=partial(cosine_logits, scale=config.model.logit_scale),
         num_classes=dataset.num_classes,
-        part_size=config.client.part_size or packing.choose_part_size(sizes, config.client.batch_size),
+        part_size=config.client.part_size or packing.choose_part_size(sizes, batch_size, effort, platform),
     )
     init_key, root = jax.random.split(jax.random.key(config.seed))
     if optimizer is not None:
         server = Server(optimizer, method, config.server.row_weighting)
-        layout = lay_out(fitted, training, population, root, residency, mesh)
+        layout = lay_out(fitted, training, effort, population, root, residency, mesh)
         kind = make_round(training, server, layout, mesh)
     else:
         updates = config.centralized.updates_per_round
@@ -105,6 +106,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
 def lay_out(
     config: ml_collections.ConfigDict,
     training: LocalTraining,
+    effort: packing.Effort,
     population: Clients,
     root: jax.Array,
     residency: str,
@@ -113,7 +115,9 @@ def lay_out(
     """Where a round's clients are computed."""
     steps = np.asarray(training.epochs * parts_an_epoch(training, population))
     platform = mesh.devices.flat[0].platform
-    lanes = config.clients_per_step or packing.choose_lanes(steps, config.clients_per_round, mesh.size, platform)
+    lanes = config.clients_per_step or packing.choose_lanes(
+        steps, config.clients_per_round, mesh.size, training.part_size, effort, platform
+    )
     layout = Packing(config.clients_per_round, lanes)
     if residency == "device":
         return layout

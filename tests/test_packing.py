@@ -6,40 +6,52 @@ import pytest
 
 from fedss_jax import packing
 
+HEAVY = packing.Effort(parameters=3_000_000, operations=4.6e8, traffic=1.1e9)  # MobileNetV3 at 224 x 224
+LIGHT = packing.Effort(parameters=10_000, operations=2e4, traffic=4e4)  # a linear encoder
+
 
 @pytest.mark.parametrize(
-    ("sizes", "batch_size", "chosen"),
+    ("sizes", "batch_size", "effort", "chosen"),
     [
-        ([96, 64, 32], 32, 32),  # nothing is lost
-        ([100], 32, 16),  # 128 slots, or 112
-        ([30, 31], 32, 32),
-        ([1, 2, 3], 32, 16),  # as good as it gets
-        ([5, 7, 13], 4, 4),  # a small batch stays whole
-        ([50, 50], 10, 10),
+        ([96, 64, 32], 32, HEAVY, 32),  # nothing is lost
+        ([100], 32, HEAVY, 8),  # 104 slots, where whole batches have 128
+        ([100], 32, LIGHT, 32),  # moving the parameters more often would cost more
+        ([1, 2, 3], 32, HEAVY, 4),
+        ([1, 2, 3], 2, HEAVY, 2),
+        ([50, 50], 10, HEAVY, 10),
     ],
 )
-def test_parts_are_the_largest_that_fill_up(sizes, batch_size, chosen):
-    assert packing.choose_part_size(np.array(sizes), batch_size) == chosen
+def test_parts_are_what_takes_least(sizes, batch_size, effort, chosen):
+    assert packing.choose_part_size(np.array(sizes), batch_size, effort, "tpu") == chosen
+
+
+def test_a_cpu_takes_as_many_images_at_a_time_as_its_cache_holds():
+    assert packing.choose_part_size(np.array([96, 64]), 32, HEAVY, "cpu") == 4
+    assert packing.choose_part_size(np.array([96, 64]), 32, LIGHT, "cpu") == 32
+    assert packing.choose_part_size(np.array([96]), 32, HEAVY._replace(traffic=1e11), "cpu") == 4
 
 
 def test_equal_clients_get_as_many_lanes_as_divide_them():
     steps = np.full(100, 3)
-    assert packing.choose_lanes(steps, 32, devices=1, platform="cpu") == 8
-    assert packing.choose_lanes(steps, 32, devices=8, platform="cpu") == 4
-    assert packing.choose_lanes(steps, 32, devices=1, platform="tpu") == 32
-    assert packing.choose_lanes(steps, 9, devices=1, platform="cpu") == 3  # not 8 and then 1
+    medium = packing.Effort(parameters=86_000, operations=1e6, traffic=9e5)
+    assert packing.choose_lanes(steps, 32, 1, 32, medium, "cpu") == 4  # six would be enough, but leave two over
+    assert packing.choose_lanes(steps, 32, 1, 32, LIGHT, "cpu") == 32
+    assert packing.choose_lanes(steps, 32, 8, 32, LIGHT, "cpu") == 4
+    assert packing.choose_lanes(steps, 32, 1, 4, HEAVY, "cpu") == 1
+    assert packing.choose_lanes(steps, 32, 1, 8, HEAVY, "tpu") == 16
 
 
 def test_one_long_client_takes_few_lanes():
-    assert packing.choose_lanes(np.array([20] + [1] * 20), 21, devices=1, platform="cpu") == 2
+    steps = np.array([20] + [1] * 20)
+    assert packing.choose_lanes(steps, 21, 1, 32, LIGHT, "cpu") == 2
 
 
 def test_ragged_cohorts_are_packed_tightly():
     rng = np.random.default_rng(0)
     sizes = np.clip(rng.lognormal(np.log(130) - 0.5, 1.0, 1000), 30, 2000).astype(int)
-    part = packing.choose_part_size(sizes, 32)
+    part = packing.choose_part_size(sizes, 32, HEAVY, "tpu")
     steps = -(-sizes // part)
-    lanes = packing.choose_lanes(steps, 64, devices=1, platform="cpu")
+    lanes = packing.choose_lanes(steps, 64, 1, part, HEAVY, "tpu")
     used = slots = 0
     for _ in range(20):
         cohort = rng.choice(1000, 64, replace=False)

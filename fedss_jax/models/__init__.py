@@ -18,6 +18,7 @@ from fedss_jax.models.layers import best_form
 from fedss_jax.models.linear import Linear
 from fedss_jax.models.mobilenet_v3 import LARGE, SMALL, MobileNetV3
 from fedss_jax.models.small import SmallEncoder
+from fedss_jax.packing import Effort
 from fedss_jax.types import Model, Params, UserError
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -106,3 +107,12 @@ def create(
 
 def count_parameters(params: Params) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def count_effort(model: Model, image_shape: tuple[int, ...]) -> Effort:
+    """What embedding one example takes, by XLA's count before it fuses anything."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    one = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+    cost: Any = jax.jit(model.embed).lower(params, one).cost_analysis()
+    # Where nothing is computed there is no count.
+    return Effort(count_parameters(params), float(cost.get("flops", 0.0)), float(cost.get("bytes accessed", 0.0)))

@@ -1,0 +1,169 @@
+"""This project's engine on a workload of workloads.py.
+
+    python -m benchmarks.engine FOLDER --rounds R [--threads T] [--lanes L] [--part-size B] [--rounds-per-dispatch N]
+
+Prints what the peers print: one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedss_jax import losses, methods, models, packing, parallel
+from fedss_jax.client import LocalTraining, parts_an_epoch
+from fedss_jax.data.augment import UNCHANGED
+from fedss_jax.models import layers
+from fedss_jax.round import Packing, make_round
+from fedss_jax.server import Server
+from fedss_jax.types import Clients, Model, Params, Resident, Theta
+
+
+class Cnn(nn.Module):
+    """Two 3 x 3 convolutions without padding, 2 x 2 max-pooling, and a layer of 128."""
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for name, features in (("conv1", 32), ("conv2", 64)):
+            kernel = self.param(f"{name}.kernel", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], features))
+            bias = self.param(f"{name}.bias", nn.initializers.zeros, (features,))
+            valid = ((0, 0), (0, 0))
+            x = layers.dense(x, kernel.reshape(-1, features), 3, 1, valid, "auto")
+            x = nn.relu(x + bias)
+        x = layers.max_pool(x, 2)
+        x = x.reshape(len(x), -1)
+        kernel = self.param("fc.kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.dim))
+        return nn.relu(layers.product(x, kernel) + self.param("fc.bias", nn.initializers.zeros, (self.dim,)))
+
+
+def read(folder: Path) -> tuple[SimpleNamespace, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """meta.json, the arrays and the initial parameters."""
+    meta = SimpleNamespace(**json.loads((folder / "meta.json").read_text()))
+    arrays = {path.stem: np.load(path) for path in folder.glob("*.npy")}
+    return meta, arrays, {path.stem: np.load(path) for path in (folder / "init").glob("*.npy")}
+
+
+def encoder_of(meta: SimpleNamespace, init: dict[str, np.ndarray]) -> tuple[Model, Params]:
+    """The workload's encoder, and its parameters."""
+    init = {name: array for name, array in init.items() if name != "W"}
+    if meta.model == "lr":
+        return Model(lambda key: {}, lambda params, x: x), {}
+    if meta.model == "cnn":
+        return Model(lambda key: init, lambda params, x: jnp.asarray(Cnn(meta.dim).apply({"params": params}, x))), init
+    if meta.model == "head":
+        return Model(lambda key: init, lambda params, x: losses.normalize(layers.product(x, params["A"]))), init
+    model = models.create(
+        "mobilenet_v3_large", image_shape=tuple(meta.input_shape), dim=meta.dim, dtype="float32", options={}
+    )
+    tree: Any = {}
+    for path, array in init.items():
+        *outer, last = path.split(".")
+        place = tree
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = array
+    return model, tree
+
+
+def dot_logits(embeddings: jax.Array, rows: jax.Array) -> jax.Array:
+    return jnp.matmul(embeddings, rows.T, precision="highest")
+
+
+def population_of(meta: SimpleNamespace, arrays: dict[str, np.ndarray]) -> Clients:
+    examples = arrays["examples"]
+    labels = arrays["labels"][examples]
+    positives = [np.unique(own) for own in labels]
+    widest = max(map(len, positives))
+    padded = [np.pad(own, (0, widest - len(own)), constant_values=meta.num_classes) for own in positives]
+    sizes = np.full(len(examples), examples.shape[1])
+    counts = np.array([len(own) for own in positives])
+    return Clients(*map(jnp.asarray, (np.arange(len(examples)), sizes, examples, np.stack(padded), counts)))
+
+
+def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """The compiled program of up to `most` rounds, the state to begin with, and what each round takes besides."""
+    meta, arrays, init = read(folder)
+    model, encoder = encoder_of(meta, init)
+    method = methods.fullsoftmax()
+    if meta.num_positives:
+        method = methods.fedss(num_negatives=meta.num_negatives, correct_logits=True)
+    logits = partial(losses.cosine_logits, scale=meta.logit_scale) if meta.num_positives else dot_logits
+    population, mesh = population_of(meta, arrays), parallel.make_mesh()
+    sizes = np.asarray(population.num_examples)
+    effort, platform = models.count_effort(model, tuple(meta.input_shape)), jax.default_backend()
+    part_size = part_size or packing.choose_part_size(sizes, meta.batch_size, effort, platform)
+    training = LocalTraining(
+        model=model,
+        method=method,
+        transform=UNCHANGED,
+        learning_rate=meta.learning_rate,
+        batch_size=meta.batch_size,
+        epochs=meta.epochs,
+        logits=logits,
+        num_classes=meta.num_classes,
+        part_size=part_size,
+    )
+    steps = np.asarray(parts_an_epoch(training, population))
+    lanes = lanes or packing.choose_lanes(steps, meta.clients_per_round, mesh.size, part_size, effort, platform)
+    server = Server(optax.sgd(meta.server_learning_rate, meta.server_momentum or None), method)
+    theta = Theta(jax.tree.map(jnp.asarray, encoder), jnp.asarray(init["W"]))
+    state = jax.jit(server.init)(theta)
+    inputs = (Resident(jnp.asarray(arrays["features"])), jnp.asarray(arrays["labels"]), population, jax.random.key(0))
+    program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most)
+    return program.lower(jnp.int32(1), state, *inputs).compile(), state, inputs  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    began = time.perf_counter()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--lanes", type=int, default=0)
+    parser.add_argument("--part-size", type=int, default=0)
+    parser.add_argument("--rounds-per-dispatch", type=int, default=1)
+    flags = parser.parse_args()
+    if flags.threads:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
+    run, state, inputs = prepare(flags.folder, flags.lanes, flags.part_size, flags.rounds_per_dispatch)
+    startup = time.perf_counter() - began
+    seconds: list[float] = []
+    mean_losses: list[float] = []
+    while len(seconds) < flags.rounds:
+        count = min(flags.rounds_per_dispatch, flags.rounds - len(seconds))
+        tick = time.perf_counter()
+        state, stats = run(jnp.int32(count), state, *inputs)
+        mean_losses += (np.asarray(stats.loss) / np.asarray(stats.examples))[:count].tolist()
+        seconds += [(time.perf_counter() - tick) / count] * count
+    print(
+        json.dumps(
+            {
+                "peer": "fedss_jax",
+                "version": version("fedss_jax"),
+                "startup_seconds": startup,
+                "round_seconds": seconds,
+                "losses": mean_losses,
+                "threads": flags.threads or os.cpu_count(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
