@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 # What it costs, in floating-point operations, that every part of a batch reads and writes all parameters some times.
-# Measured on a CPU with the small encoder; accelerators have a similar ratio of speed to bandwidth.
-OPERATIONS_PER_PARAMETER = 120
+# Measured on a CPU with the small encoder (benchmarks.ragged); accelerators have a similar ratio of speed to bandwidth.
+OPERATIONS_PER_PARAMETER = 60
 SMALLEST_PART = 4  # examples: with fewer, products of matrices get too thin
 # Operations that a step of all lanes should have: enough to be worth starting, on a CPU no more than its cache holds.
 STEP_OPERATIONS = {"cpu": 5e8}

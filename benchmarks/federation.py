@@ -1,0 +1,110 @@
+"""Federations of made-up pictures in any sizes, and rounds of them that are ready to be timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedss_jax import centralized, class_matrix, losses, methods, models, packing, parallel
+from fedss_jax.client import LocalTraining, parts_an_epoch
+from fedss_jax.data.augment import UNCHANGED
+from fedss_jax.round import Packing, Round, RoundStats, make_round
+from fedss_jax.server import Server
+from fedss_jax.types import Clients, Resident, ServerState, Theta
+
+CLASSES, POSITIVES = 100, 20  # all classes are requested, so that a shared model has the same softmax
+
+
+class Timed:
+    """A program of one round, its state, and the seconds of each call."""
+
+    def __init__(self, kind: Round, server: Server, theta: Theta, inputs: tuple[Any, ...]):
+        self.state: ServerState = jax.jit(server.init)(theta)
+        self.inputs = inputs
+        program: Any = kind.several(1)
+        self.run: Callable[..., tuple[ServerState, RoundStats]]
+        self.run = program.lower(jnp.int32(1), self.state, *inputs).compile()
+        self.seconds: list[float] = []
+        self.examples: list[int] = []
+        self.slots: list[int] = []
+
+    def once(self) -> None:
+        tick = time.perf_counter()
+        self.state, stats = self.run(jnp.int32(1), self.state, *self.inputs)
+        loss = float(stats.loss[0])
+        self.seconds.append(time.perf_counter() - tick)
+        assert np.isfinite(loss)
+        self.examples.append(int(stats.examples[0]))
+        self.slots.append(int(stats.slots[0]))
+
+    def per_example(self) -> float:
+        """Seconds, the median over all calls but the first."""
+        return float(np.median(np.array(self.seconds[1:]) / np.array(self.examples[1:])))
+
+    def real_share(self) -> float:
+        return sum(self.examples) / sum(self.slots)
+
+
+class Encoder(NamedTuple):
+    name: str
+    image_shape: tuple[int, int, int]
+
+
+SMALL = Encoder("small", (32, 32, 1))
+MOBILENET = Encoder("mobilenet_v3_large", (224, 224, 3))
+
+
+def population_of(sizes: np.ndarray, pictures: int, labels: np.ndarray) -> Clients:
+    """Clients of so many examples each, drawn from so many pictures."""
+    rng = np.random.default_rng(1)
+    examples = np.zeros((len(sizes), sizes.max()), np.int32)
+    for row, size in zip(examples, sizes, strict=True):
+        row[:size] = rng.integers(0, pictures, size)
+    positives = np.tile(np.arange(CLASSES), (len(sizes), 1))
+    counts = np.full(len(sizes), CLASSES)
+    return Clients(*map(jnp.asarray, (np.arange(len(sizes)), sizes, examples, positives, counts)))
+
+
+def prepare(
+    encoder: Encoder,
+    sizes: np.ndarray,
+    clients_per_round: int,
+    *,
+    batch_size: int = 32,
+    part_size: int = 0,
+    lanes: int = 0,
+    shared: bool = False,
+) -> tuple[Timed, int, int]:
+    """A round of clients with weights of their own, or with `shared` one pass with the same weights for all, in batches
+    of what is computed at a time; and the lanes and the size of the parts.
+    """
+    rng, pictures = np.random.default_rng(0), 512
+    images = rng.integers(0, 256, (pictures, *encoder.image_shape), np.uint8)
+    labels = rng.integers(0, CLASSES, pictures).astype(np.int32)
+    population, mesh, platform = population_of(sizes, pictures, labels), parallel.make_mesh(), jax.default_backend()
+    model = models.create(encoder.name, image_shape=encoder.image_shape, dim=64, dtype="float32", options={})
+    effort = models.count_effort(model, encoder.image_shape)
+    part_size = part_size or packing.choose_part_size(sizes, batch_size, effort, platform)
+    method = methods.centralized() if shared else methods.fullsoftmax()
+    logits = partial(losses.cosine_logits, scale=20.0)
+    training = LocalTraining(model, method, UNCHANGED, 0.01, batch_size, 1, logits, CLASSES, part_size)
+    steps = np.asarray(parts_an_epoch(training, population))
+    lanes = lanes or packing.choose_lanes(steps, clients_per_round, mesh.size, part_size, effort, platform)
+    theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), CLASSES, 64, 1.0))
+    server = Server(optax.sgd(0.01 if shared else 1.0), method)
+    if shared:
+        at_a_time = lanes * part_size
+        updates = round(clients_per_round * float(sizes.mean()) / at_a_time)
+        training = LocalTraining(model, method, UNCHANGED, 0.01, at_a_time, 1, logits, CLASSES)
+        kind = centralized.make_round(training, server, updates, mesh)
+    else:
+        kind = make_round(training, server, Packing(clients_per_round, lanes), mesh)
+    inputs = (Resident(jnp.asarray(images)), jnp.asarray(labels), population, jax.random.key(2))
+    return Timed(kind, server, theta, inputs), lanes, part_size
