@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
 
 test: $(INSTALLED) lint
 	$(BIN)/python -m pytest -n auto
+
+# Against other simulators, which it installs beside; half an hour. The tables are also in runs/bench as JSON.
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -24,4 +28,4 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv benchmarks/.venvs runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import command_line, sweep, train
+from fedss_jax import command_line, compilation, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -25,6 +25,7 @@ def main(argv: list[str]) -> None:
     config = CONFIG.value
     workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
+        compilation.keep()
         train.train(config, workdir)
     else:
         file, _ = command_line.config_argument(sys.argv)

@@ -80,6 +80,7 @@ def use_mobilenet(config: ConfigDict) -> None:
     config.model.options.width = 1.0  # times the usual number of channels
     config.model.options.hidden = 0  # width of a layer between pooled features and embedding; 0: none
     config.model.options.depth = 0  # only the first so many blocks; 0: all
+    config.model.options.remat = False  # work activations out again for the gradient: less memory, more time
     config.model.options.convolution = "auto"  # by platform; or native, sliced, mixed
 
 

@@ -15,7 +15,7 @@ LAYERS = [
     {"round", "centralized", "config", "evaluate"},
     {"feed"},
     {"dispatch", "simulation"},
-    {"train", "sweep"},
+    {"train", "sweep", "compilation"},
 ]
 
 

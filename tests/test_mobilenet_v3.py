@@ -40,6 +40,25 @@ def test_layers_have_names_that_last():
     assert params["block_4"]["squeeze"]["fc1"]["kernel"].shape == (72, 24)
 
 
+def test_rematerialization_changes_no_number_and_keeps_less():
+    plain, again = create(pixels=64, depth=3), create(pixels=64, depth=3, remat=True)
+    params = plain.init(jax.random.key(0))
+    assert jax.tree.structure(jax.eval_shape(again.init, jax.random.key(0))) == jax.tree.structure(params)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(4, 64, 64, 3)), jnp.float32)
+    gradients, kept = [], []
+    for model in (plain, again):
+
+        def loss(params, model=model):
+            return jnp.sum(model.embed(params, images)[:, 0])
+
+        gradients.append(jax.jit(jax.grad(loss))(params))
+        _, pull_back = jax.vjp(loss, params)
+        kept.append(sum(leaf.nbytes for leaf in jax.tree.leaves(pull_back)))
+    for a, b in zip(*map(jax.tree.leaves, gradients)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert kept[1] < 0.6 * kept[0]
+
+
 @pytest.mark.parametrize(
     ("channels", "rounded"), [(16 * 0.35, 8), (72 / 4, 24), (120 / 4, 32), (11, 16), (12, 16), (1, 8), (960, 960)]
 )
