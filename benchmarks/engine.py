@@ -122,9 +122,9 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
     steps = np.asarray(parts_an_epoch(training, population))
     lanes = lanes or packing.choose_lanes(steps, meta.clients_per_round, mesh.size, part_size, effort, platform)
     server = Server(optax.sgd(meta.server_learning_rate, meta.server_momentum or None), method)
-    theta = Theta(jax.tree.map(jnp.asarray, encoder), jnp.asarray(init["W"]))
-    state = jax.jit(server.init)(theta)
-    inputs = (Resident(jnp.asarray(arrays["features"])), jnp.asarray(arrays["labels"]), population, jax.random.key(0))
+    state = parallel.replicate(mesh, jax.jit(server.init)(Theta(encoder, jnp.asarray(init["W"]))))
+    inputs = (Resident(jnp.asarray(arrays["features"])), arrays["labels"], population, jax.random.key(0))
+    inputs = parallel.replicate(mesh, inputs)
     program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most)
     return program.lower(jnp.int32(1), state, *inputs).compile(), state, inputs  # type: ignore[attr-defined]
 
@@ -138,9 +138,11 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=0)
     parser.add_argument("--part-size", type=int, default=0)
     parser.add_argument("--rounds-per-dispatch", type=int, default=1)
+    parser.add_argument("--devices", type=int, default=1)
     flags = parser.parse_args()
     if flags.threads:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
+    jax.config.update("jax_num_cpu_devices", flags.devices)
     run, state, inputs = prepare(flags.folder, flags.lanes, flags.part_size, flags.rounds_per_dispatch)
     startup = time.perf_counter() - began
     seconds: list[float] = []
