@@ -1,0 +1,307 @@
+"""What weights of their own cost K clients on a TPU v5e, by the estimates of the TPU compiler. It needs no TPU.
+
+    pip install '.[tpu]'
+    python -m benchmarks.tpu [--models small ...] [--dtypes bfloat16 ...] [--forms auto ...] [--json FILE]
+
+One local step (forwards, backwards, SGD) is compiled twice: for K clients of B images each, every one with an encoder
+and class rows of its own, and for one model on the same K * B images. The price is the ratio of their cycles. The
+second is compiled in the forms that suit one model, and each form of the first is compared with the fastest of those.
+
+Cycles are the compiler's own estimates, summed; nothing was timed. Operations that it gives none for are counted by
+the bytes they move. A large network takes minutes to compile, so a whole table takes an hour or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+# Before JAX is imported. What a TPU's host would be asked for is said here; nothing runs on these devices.
+os.environ.update(
+    JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_ACCELERATOR_TYPE="v5e-4", TPU_WORKER_HOSTNAMES="localhost"
+)
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedss_jax import losses, models
+from fedss_jax.models import layers
+from fedss_jax.types import Theta
+
+CLOCK = 1.5e9  # cycles a second of a v5e
+BYTES_PER_CYCLE = 819e9 / CLOCK  # of its memory
+ROWS, DIM, SCALE, RATE = 100, 64, 20.0, 0.1
+TARGET = 1.5
+# Where an operation of the compiled program comes from, by the name that JAX gave it. The first that fits.
+KINDS = {
+    "norm": r"norm|GroupNorm",
+    "stem": r"stem|Conv_0",
+    "depthwise": r"depthwise",
+    "dense": r"Conv_1",
+    "pointwise": r"expand|project|last|squeeze|head|Dense_0",
+}
+# They move nothing, or they move it while something else computes.
+FREE = re.compile(
+    r"parameter|constant|bitcast|tuple|get-tuple-element|after-all|partition-id|.*-start|.*-done|custom-call"
+)
+
+
+class Form(NamedTuple):
+    """How the convolutions of each kind are written."""
+
+    dense: str
+    depthwise: str
+    pointwise: str  # a product of "matrices" [B * H * W, C], or of "images" [B, H, W, C]
+
+
+FORMS = {
+    "native": Form("native", "native", "matrices"),
+    "patches": Form("sliced", "native", "matrices"),
+    "mixed": Form("native", "sliced", "matrices"),
+    "sliced": Form("sliced", "sliced", "matrices"),
+    "images": Form("sliced", "native", "images"),
+}
+SHARED_FORMS = {"native": FORMS["native"], "images": Form("native", "native", "images")}
+
+
+class Case(NamedTuple):
+    model: str
+    image_shape: tuple[int, int, int]
+    clients: int
+    batch: int
+
+
+CASES = (
+    Case("small", (32, 32, 1), 32, 32),
+    Case("mobilenet_v3_large", (224, 224, 3), 8, 8),
+    Case("mobilenet_v3_large", (224, 224, 3), 8, 32),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    cycles: float
+    unestimated: float  # of these cycles: of operations that the compiler gives no estimate for, by the bytes they move
+    by_kind: dict[str, float]
+    flops: float
+    gigabytes: float  # of memory, at the most
+    compile_seconds: float
+
+
+def step(model: Any, theta: Theta, images: jax.Array, labels: jax.Array) -> tuple[Theta, jax.Array]:
+    """One client's: images [B, H, W, C], labels [B] -> its sub-model after the step, and the loss before it."""
+
+    def loss(theta: Theta) -> jax.Array:
+        logits = losses.cosine_logits(model.embed(theta.encoder, images), theta.class_matrix, SCALE)
+        is_target = labels[:, None] == jnp.arange(ROWS)
+        return jnp.mean(losses.sampled_softmax(logits, is_target, jnp.ones(ROWS, bool), jnp.zeros(ROWS)))
+
+    value, gradient = jax.value_and_grad(loss)(theta)
+    return jax.tree.map(lambda p, g: p - RATE * g, theta, gradient), value
+
+
+known: dict[str, Cost] = {}  # by what is compiled: two forms can be the same for a model
+
+
+def compiled(function: Callable[..., Any], arguments: Any, device: Any) -> Cost:
+    """The first of the arguments, trees of shapes, is given away as a training loop does."""
+    sharding = NamedSharding(Mesh([device], ("clients",)), PartitionSpec())
+    placed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), arguments)
+    began = time.perf_counter()
+    lowered = jax.jit(function, donate_argnums=0).lower(*placed)
+    text = lowered.as_text()
+    if text in known:
+        return known[text]
+    program = lowered.compile()
+    seconds = time.perf_counter() - began
+    memory: Any = program.memory_analysis()
+    size = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    estimated, moved = count_cycles(program.as_text() or "")
+    known[text] = Cost(
+        cycles=estimated.total() + moved.total(),
+        unestimated=moved.total(),
+        by_kind=dict(estimated + moved),
+        flops=float((program.cost_analysis() or {}).get("flops", 0.0)),
+        gigabytes=(size - memory.alias_size_in_bytes) / 1e9,
+        compile_seconds=seconds,
+    )
+    return known[text]
+
+
+@contextlib.contextmanager
+def taking(form: Form | None) -> Iterator[None]:
+    """Within it, layers have this form whatever the model says; without one, what the model says."""
+    if form is None:
+        yield
+        return
+
+    def fixed(function: Callable[..., jax.Array], form: str) -> Callable[..., jax.Array]:
+        return lambda *arguments: function(*arguments[:-1], form)
+
+    def matrices(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return layers.product(x.reshape(-1, x.shape[-1]), weights).reshape(*x.shape[:-1], -1)
+
+    with (
+        mock.patch.object(layers, "dense", fixed(layers.dense, form.dense)),
+        mock.patch.object(layers, "depthwise", fixed(layers.depthwise, form.depthwise)),
+        mock.patch.object(layers, "pointwise", layers.product if form.pointwise == "images" else matrices),
+    ):
+        yield
+
+
+def measure(case: Case, dtype: str, form: Form | None, device: Any, shared: bool) -> Cost:
+    model = models.create(case.model, image_shape=case.image_shape, dim=DIM, dtype=dtype, options={}, platform="tpu")
+    encoder = jax.eval_shape(model.init, jax.random.key(0))
+    outer = () if shared else (case.clients,)
+    batch = case.clients * case.batch if shared else case.batch
+    arguments: Any = (
+        Theta(encoder, jnp.zeros((ROWS, DIM))),
+        jax.ShapeDtypeStruct((batch, *case.image_shape), jnp.float32),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+    )
+    arguments = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*outer, *a.shape), a.dtype), arguments)
+
+    def one(theta: Theta, images: jax.Array, labels: jax.Array) -> Any:
+        return step(model, theta, images, labels)
+
+    with taking(form):
+        return compiled(one if shared else jax.vmap(one), arguments, device)
+
+
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?[\])}]) ([\w-]+)\((.*)")
+ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?")
+
+
+def num_bytes(shape: str) -> float:
+    """Of an array or a tuple in the text of a program, as it lies in memory: in tiles."""
+    total = 0.0
+    for _, bits, dims, order, tile in ARRAY.findall(shape):
+        sizes = [int(size) for size in dims.split(",") if size]
+        minor_first = [sizes[int(axis)] for axis in order.split(",") if axis]
+        tiles = [int(size) for size in tile.split(",") if size][::-1]
+        padded = [-(-size // t) * t for size, t in zip(minor_first, tiles, strict=False)]
+        total += math.prod([*padded, *minor_first[len(padded) :]]) * int(bits or 8) / 8
+    return total
+
+
+def computations(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The name of each function in a program's text, and its lines. The one that is run is "ENTRY"."""
+    for block in re.split(r"\n(?=%|ENTRY)", text):
+        head, *lines = block.splitlines()
+        yield ("ENTRY" if head.startswith("ENTRY") else head.split(" ")[0].lstrip("%")), lines
+
+
+def kind_of(line: str) -> str:
+    name = re.search(r'op_name="([^"]*)"', line)
+    path = name[1] if name else ""
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, path)), "rest")
+
+
+def count_cycles(text: str) -> tuple[Counter[str], Counter[str]]:
+    """Cycles of a compiled program by kind of layer: those that the compiler estimates, and those of other moves."""
+    functions = dict(computations(text))
+    estimated: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+
+    def add(name: str, times: int) -> None:
+        sizes: dict[str, float] = {}
+        for line in functions[name]:
+            match = INSTRUCTION.match(line)
+            if not match:
+                continue
+            result, shape, opcode, rest = match.groups()
+            sizes[result] = num_bytes(shape)
+            cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
+            if opcode == "while":
+                trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+                body = re.search(r"body=%([\w.-]+)", line)
+                assert body
+                add(body[1], times * (int(trips[1]) if trips else 1))
+            elif opcode == "call":
+                callee = re.search(r"to_apply=%([\w.-]+)", line)
+                assert callee
+                add(callee[1], times)
+            elif cycles:
+                estimated[kind_of(line)] += times * int(cycles[1])
+            elif not FREE.fullmatch(opcode):
+                read = sum(sizes.get(operand, 0.0) for operand in re.findall(r"%([\w.-]+)", rest.split("), ")[0]))
+                moved[kind_of(line)] += round(times * (read + sizes[result]) / BYTES_PER_CYCLE)
+
+    add("ENTRY", 1)
+    return estimated, moved
+
+
+HEADER = (
+    f"{'model':<20} {'K':>3} {'B':>3} {'dtype':<9} {'form':<17} {'Mcycles':>9} {'ms':>8} {'GB':>6} {'price':>6}"
+    f"  where the cycles go"
+)
+
+
+def line_of(case: Case, dtype: str, form: str, cost: Cost, price: float | None) -> str:
+    kinds = sorted(cost.by_kind.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{kind} {cycles / cost.cycles:.0%}" for kind, cycles in kinds if cycles >= 0.01 * cost.cycles)
+    ratio = "" if price is None else f"{price:.2f}"
+    return (
+        f"{case.model:<20} {case.clients:>3} {case.batch:>3} {dtype:<9} {form:<17} {cost.cycles / 1e6:>9.2f}"
+        f" {cost.cycles / CLOCK * 1e3:>8.2f} {cost.gigabytes:>6.2f} {ratio:>6}  {shares}"
+    )
+
+
+def compare(cases: Iterable[Case], dtypes: list[str], forms: list[str], device: Any) -> Iterator[dict[str, Any]]:
+    """Prints a line as soon as it is known: a large network takes minutes to compile."""
+    print(HEADER, flush=True)
+    for case in cases:
+        for dtype in dtypes:
+            fastest = math.inf
+            for name, form in SHARED_FORMS.items():
+                cost = measure(case, dtype, form, device, shared=True)
+                fastest = min(fastest, cost.cycles)
+                print(line_of(case, dtype, f"{name}, one model", cost, None), flush=True)
+                yield row(case, dtype, name, cost, shared=True, price=None)
+            for name in forms:
+                cost = measure(case, dtype, FORMS.get(name), device, shared=False)
+                price = cost.cycles / fastest
+                print(line_of(case, dtype, name, cost, price), flush=True)
+                yield row(case, dtype, name, cost, shared=False, price=price)
+
+
+def row(case: Case, dtype: str, form: str, cost: Cost, **others: Any) -> dict[str, Any]:
+    return case._asdict() | {"dtype": dtype, "form": form} | others | dataclasses.asdict(cost)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["small", "mobilenet_v3_large"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 32])
+    parser.add_argument("--dtypes", nargs="+", default=[*models.DTYPES], choices=[*models.DTYPES])
+    parser.add_argument("--forms", nargs="+", default=["auto", *FORMS], choices=["auto", *FORMS])
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    flags = parser.parse_args()
+    if importlib.util.find_spec("libtpu") is None:
+        print("The TPU compiler is not installed: pip install '.[tpu]'")
+        return
+    device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+    cases = [case for case in CASES if case.model in flags.models and case.batch in flags.batches]
+    rows = list(compare(cases, flags.dtypes, flags.forms, device))
+    prices = [row["price"] for row in rows if row["price"] is not None]
+    print(f"{sum(price <= TARGET for price in prices)} of {len(prices)} prices are {TARGET} or less")
+    if flags.json:
+        flags.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
