@@ -23,14 +23,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import unflatten_dict
 
 from fedss_jax import losses, methods, models, packing, parallel
 from fedss_jax.client import LocalTraining, parts_an_epoch
 from fedss_jax.data.augment import UNCHANGED
+from fedss_jax.data.partition import make_population
 from fedss_jax.models import layers
 from fedss_jax.round import Packing, make_round
 from fedss_jax.server import Server
-from fedss_jax.types import Clients, Model, Params, Resident, Theta
+from fedss_jax.types import Clients, Dataset, Examples, Model, Params, Resident, Theta
 
 
 class Cnn(nn.Module):
@@ -71,14 +73,7 @@ def encoder_of(meta: SimpleNamespace, init: dict[str, np.ndarray]) -> tuple[Mode
     model = models.create(
         "mobilenet_v3_large", image_shape=tuple(meta.input_shape), dim=meta.dim, dtype="float32", options={}
     )
-    tree: Any = {}
-    for path, array in init.items():
-        *outer, last = path.split(".")
-        place = tree
-        for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = array
-    return model, tree
+    return model, unflatten_dict(init, sep=".")
 
 
 def dot_logits(embeddings: jax.Array, rows: jax.Array) -> jax.Array:
@@ -86,14 +81,10 @@ def dot_logits(embeddings: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def population_of(meta: SimpleNamespace, arrays: dict[str, np.ndarray]) -> Clients:
-    examples = arrays["examples"]
-    labels = arrays["labels"][examples]
-    positives = [np.unique(own) for own in labels]
-    widest = max(map(len, positives))
-    padded = [np.pad(own, (0, widest - len(own)), constant_values=meta.num_classes) for own in positives]
-    sizes = np.full(len(examples), examples.shape[1])
-    counts = np.array([len(own) for own in positives])
-    return Clients(*map(jnp.asarray, (np.arange(len(examples)), sizes, examples, np.stack(padded), counts)))
+    everything = Examples(arrays["features"], arrays["labels"])
+    clients = list(arrays["examples"])
+    dataset = Dataset(meta.name, "classification", meta.num_classes, everything, clients, everything, UNCHANGED)
+    return make_population(dataset)[0]
 
 
 def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:

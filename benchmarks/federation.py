@@ -15,11 +15,12 @@ import optax
 from fedss_jax import centralized, class_matrix, losses, methods, models, packing, parallel
 from fedss_jax.client import LocalTraining, parts_an_epoch
 from fedss_jax.data.augment import UNCHANGED
+from fedss_jax.data.partition import make_population
 from fedss_jax.round import Packing, Round, RoundStats, make_round
 from fedss_jax.server import Server
-from fedss_jax.types import Clients, Resident, ServerState, Theta
+from fedss_jax.types import Clients, Dataset, Examples, Resident, ServerState, Theta
 
-CLASSES, POSITIVES = 100, 20  # all classes are requested, so that a shared model has the same softmax
+CLASSES = 100  # all classes are requested, so that a shared model has the same softmax
 
 
 class Timed:
@@ -61,15 +62,13 @@ SMALL = Encoder("small", (32, 32, 1))
 MOBILENET = Encoder("mobilenet_v3_large", (224, 224, 3))
 
 
-def population_of(sizes: np.ndarray, pictures: int, labels: np.ndarray) -> Clients:
-    """Clients of so many examples each, drawn from so many pictures."""
+def population_of(sizes: np.ndarray, images: np.ndarray, labels: np.ndarray) -> Clients:
+    """Clients of so many examples each, drawn from the given ones."""
     rng = np.random.default_rng(1)
-    examples = np.zeros((len(sizes), sizes.max()), np.int32)
-    for row, size in zip(examples, sizes, strict=True):
-        row[:size] = rng.integers(0, pictures, size)
-    positives = np.tile(np.arange(CLASSES), (len(sizes), 1))
-    counts = np.full(len(sizes), CLASSES)
-    return Clients(*map(jnp.asarray, (np.arange(len(sizes)), sizes, examples, positives, counts)))
+    clients = [rng.integers(0, len(labels), size) for size in sizes]
+    everything = Examples(images, labels)
+    dataset = Dataset("pictures", "classification", CLASSES, everything, clients, everything, UNCHANGED)
+    return make_population(dataset)[0]
 
 
 def prepare(
@@ -88,7 +87,7 @@ def prepare(
     rng, pictures = np.random.default_rng(0), 512
     images = rng.integers(0, 256, (pictures, *encoder.image_shape), np.uint8)
     labels = rng.integers(0, CLASSES, pictures).astype(np.int32)
-    population, mesh, platform = population_of(sizes, pictures, labels), parallel.make_mesh(), jax.default_backend()
+    population, mesh, platform = population_of(sizes, images, labels), parallel.make_mesh(), jax.default_backend()
     model = models.create(encoder.name, image_shape=encoder.image_shape, dim=64, dtype="float32", options={})
     effort = models.count_effort(model, encoder.image_shape)
     part_size = part_size or packing.choose_part_size(sizes, batch_size, effort, platform)

@@ -16,9 +16,7 @@ def get_config() -> ConfigDict:
     config.method = "fedss"  # fedss, negonly, posonly, fedaws, fullsoftmax or centralized
     config.rounds = 2000
     config.clients_per_round = 32  # K; 0: up to 10
-    config.clients_per_step = (
-        0  # of them under way on a device at a time; 0: as many as keep it busy; fewer save memory
-    )
+    config.clients_per_step = 0  # of them under way on a device at a time; 0: as many as keep it busy
     config.rounds_per_dispatch = 0  # that devices make before the host looks again; 0: about a quarter of a second's
     config.num_negatives = 20  # m: how many classes besides its own a client asks for; -1: as many as fit, up to 20
     config.correct_logits = True  # subtract log(m / (n - |P_k|)) from the negatives' logits

@@ -53,15 +53,16 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     check_population(fitted, method, population, dataset.num_classes)
     residency = feed.choose(config.data.residency, dataset.train.images, mesh)
 
+    platform = mesh.devices.flat[0].platform
     model = models.create(
         config.model.name,
         image_shape=input_shape(dataset),
         dim=config.model.dim,
         dtype=config.model.dtype,
         options=config.model.options.to_dict(),
-        platform=mesh.devices.flat[0].platform,
+        platform=platform,
     )
-    effort, platform = models.count_effort(model, input_shape(dataset)), mesh.devices.flat[0].platform
+    effort = models.count_effort(model, input_shape(dataset))
     sizes, batch_size = np.asarray(population.num_examples), config.client.batch_size
     training = LocalTraining(
         model=model,
