@@ -26,7 +26,7 @@ import optax
 from flax.traverse_util import unflatten_dict
 
 from fedss_jax import losses, methods, models, packing, parallel
-from fedss_jax.client import LocalTraining, parts_an_epoch
+from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.models import layers
@@ -46,7 +46,7 @@ class Cnn(nn.Module):
             kernel = self.param(f"{name}.kernel", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], features))
             bias = self.param(f"{name}.bias", nn.initializers.zeros, (features,))
             valid = ((0, 0), (0, 0))
-            x = layers.dense(x, kernel.reshape(-1, features), 3, 1, valid, "auto")
+            x = layers.form_of("auto").dense(x, kernel.reshape(-1, features), 3, 1, valid)
             x = nn.relu(x + bias)
         x = layers.max_pool(x, 2)
         x = x.reshape(len(x), -1)
@@ -96,9 +96,17 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
         method = methods.fedss(num_negatives=meta.num_negatives, correct_logits=True)
     logits = partial(losses.cosine_logits, scale=meta.logit_scale) if meta.num_positives else dot_logits
     population, mesh = population_of(meta, arrays), parallel.make_mesh()
-    sizes = np.asarray(population.num_examples)
-    effort, platform = models.count_effort(model, tuple(meta.input_shape)), jax.default_backend()
-    part_size = part_size or packing.choose_part_size(sizes, meta.batch_size, effort, platform)
+    part_size, lanes = packing.choose(
+        np.asarray(population.num_examples),
+        models.count_effort(model, tuple(meta.input_shape)),
+        batch_size=meta.batch_size,
+        epochs=meta.epochs,
+        clients_per_round=meta.clients_per_round,
+        devices=mesh.size,
+        platform=jax.default_backend(),
+        part_size=part_size,
+        lanes=lanes,
+    )
     training = LocalTraining(
         model=model,
         method=method,
@@ -110,8 +118,6 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
         num_classes=meta.num_classes,
         part_size=part_size,
     )
-    steps = np.asarray(parts_an_epoch(training, population))
-    lanes = lanes or packing.choose_lanes(steps, meta.clients_per_round, mesh.size, part_size, effort, platform)
     server = Server(optax.sgd(meta.server_learning_rate, meta.server_momentum or None), method)
     state = parallel.replicate(mesh, jax.jit(server.init)(Theta(encoder, jnp.asarray(init["W"]))))
     inputs = (Resident(jnp.asarray(arrays["features"])), arrays["labels"], population, jax.random.key(0))

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from fedss_jax import centralized, class_matrix, losses, methods, models, packing, parallel
-from fedss_jax.client import LocalTraining, parts_an_epoch
+from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.round import Packing, Round, RoundStats, make_round
@@ -87,15 +87,22 @@ def prepare(
     rng, pictures = np.random.default_rng(0), 512
     images = rng.integers(0, 256, (pictures, *encoder.image_shape), np.uint8)
     labels = rng.integers(0, CLASSES, pictures).astype(np.int32)
-    population, mesh, platform = population_of(sizes, images, labels), parallel.make_mesh(), jax.default_backend()
+    population, mesh = population_of(sizes, images, labels), parallel.make_mesh()
     model = models.create(encoder.name, image_shape=encoder.image_shape, dim=64, dtype="float32", options={})
-    effort = models.count_effort(model, encoder.image_shape)
-    part_size = part_size or packing.choose_part_size(sizes, batch_size, effort, platform)
+    part_size, lanes = packing.choose(
+        sizes,
+        models.count_effort(model, encoder.image_shape),
+        batch_size=batch_size,
+        epochs=1,
+        clients_per_round=clients_per_round,
+        devices=mesh.size,
+        platform=jax.default_backend(),
+        part_size=part_size,
+        lanes=lanes,
+    )
     method = methods.centralized() if shared else methods.fullsoftmax()
     logits = partial(losses.cosine_logits, scale=20.0)
     training = LocalTraining(model, method, UNCHANGED, 0.01, batch_size, 1, logits, CLASSES, part_size)
-    steps = np.asarray(parts_an_epoch(training, population))
-    lanes = lanes or packing.choose_lanes(steps, clients_per_round, mesh.size, part_size, effort, platform)
     theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), CLASSES, 64, 1.0))
     server = Server(optax.sgd(0.01 if shared else 1.0), method)
     if shared:

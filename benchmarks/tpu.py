@@ -1,7 +1,7 @@
 """What weights of their own cost K clients on a TPU v5e, by the estimates of the TPU compiler. It needs no TPU.
 
     pip install '.[tpu]'
-    python -m benchmarks.tpu [--models small ...] [--dtypes bfloat16 ...] [--forms auto ...] [--json FILE]
+    python -m benchmarks.tpu [--models small ...] [--dtypes bfloat16 ...] [--forms tpu ...] [--json FILE]
 
 One local step (forwards, backwards, SGD) is compiled twice: for K clients of B images each, every one with an encoder
 and class rows of its own, and for one model on the same K * B images. The price is the ratio of their cycles. The
@@ -14,7 +14,6 @@ the bytes they move. A large network takes minutes to compile, so a whole table 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -39,7 +38,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedss_jax import losses, models
-from fedss_jax.models import layers
+from fedss_jax.models import layers, shifted
+from fedss_jax.models.layers import Form
 from fedss_jax.types import Theta
 
 CLOCK = 1.5e9  # cycles a second of a v5e
@@ -60,22 +60,14 @@ FREE = re.compile(
 )
 
 
-class Form(NamedTuple):
-    """How the convolutions of each kind are written."""
-
-    dense: str
-    depthwise: str
-    pointwise: str  # a product of "matrices" [B * H * W, C], or of "images" [B, H, W, C]
-
-
+# Ways to write convolutions, besides those of the project.
 FORMS = {
-    "native": Form("native", "native", "matrices"),
-    "patches": Form("sliced", "native", "matrices"),
-    "mixed": Form("native", "sliced", "matrices"),
-    "sliced": Form("sliced", "sliced", "matrices"),
-    "images": Form("sliced", "native", "images"),
+    "native": Form(layers.native_dense, layers.native_depthwise, layers.product_of_matrices),
+    "native, images": Form(layers.native_dense, layers.native_depthwise, layers.product),
+    "patches": Form(layers.patches_product, layers.native_depthwise, layers.product),
+    "shifted": Form(layers.native_dense, shifted.depthwise, layers.product),
 }
-SHARED_FORMS = {"native": FORMS["native"], "images": Form("native", "native", "images")}
+SHARED_FORMS = ("native", "native, images")
 
 
 class Case(NamedTuple):
@@ -142,44 +134,24 @@ def compiled(function: Callable[..., Any], arguments: Any, device: Any) -> Cost:
     return known[text]
 
 
-@contextlib.contextmanager
-def taking(form: Form | None) -> Iterator[None]:
-    """Within it, layers have this form whatever the model says; without one, what the model says."""
-    if form is None:
-        yield
-        return
-
-    def fixed(function: Callable[..., jax.Array], form: str) -> Callable[..., jax.Array]:
-        return lambda *arguments: function(*arguments[:-1], form)
-
-    def matrices(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return layers.product(x.reshape(-1, x.shape[-1]), weights).reshape(*x.shape[:-1], -1)
-
-    with (
-        mock.patch.object(layers, "dense", fixed(layers.dense, form.dense)),
-        mock.patch.object(layers, "depthwise", fixed(layers.depthwise, form.depthwise)),
-        mock.patch.object(layers, "pointwise", layers.product if form.pointwise == "images" else matrices),
-    ):
-        yield
-
-
-def measure(case: Case, dtype: str, form: Form | None, device: Any, shared: bool) -> Cost:
-    model = models.create(case.model, image_shape=case.image_shape, dim=DIM, dtype=dtype, options={}, platform="tpu")
-    encoder = jax.eval_shape(model.init, jax.random.key(0))
+def measure(case: Case, dtype: str, form: str, device: Any, shared: bool) -> Cost:
+    options = {"convolution": form}
+    model = models.create(case.model, image_shape=case.image_shape, dim=DIM, dtype=dtype, options=options)
+    theta: Any = Theta(jax.eval_shape(model.init, jax.random.key(0)), jnp.zeros((ROWS, DIM)))
     outer = () if shared else (case.clients,)
-    batch = case.clients * case.batch if shared else case.batch
-    arguments: Any = (
-        Theta(encoder, jnp.zeros((ROWS, DIM))),
-        jax.ShapeDtypeStruct((batch, *case.image_shape), jnp.float32),
-        jax.ShapeDtypeStruct((batch,), jnp.int32),
-    )
-    arguments = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*outer, *a.shape), a.dtype), arguments)
+    theta = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*outer, *a.shape), a.dtype), theta)
+    examples = case.clients * case.batch
+    # The same for both, as they would come out of a store: it is not for a client's images that they are laid out.
+    images = jax.ShapeDtypeStruct((examples, *case.image_shape), jnp.float32)
+    labels = jax.ShapeDtypeStruct((examples,), jnp.int32)
 
     def one(theta: Theta, images: jax.Array, labels: jax.Array) -> Any:
         return step(model, theta, images, labels)
 
-    with taking(form):
-        return compiled(one if shared else jax.vmap(one), arguments, device)
+    def all_clients(theta: Theta, *batch: jax.Array) -> Any:
+        return jax.vmap(one)(theta, *(a.reshape(case.clients, case.batch, *a.shape[1:]) for a in batch))
+
+    return compiled(one if shared else all_clients, (theta, images, labels), device)
 
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?[\])}]) ([\w-]+)\((.*)")
@@ -267,13 +239,13 @@ def compare(cases: Iterable[Case], dtypes: list[str], forms: list[str], device: 
     for case in cases:
         for dtype in dtypes:
             fastest = math.inf
-            for name, form in SHARED_FORMS.items():
-                cost = measure(case, dtype, form, device, shared=True)
+            for name in SHARED_FORMS:
+                cost = measure(case, dtype, name, device, shared=True)
                 fastest = min(fastest, cost.cycles)
                 print(line_of(case, dtype, f"{name}, one model", cost, None), flush=True)
                 yield row(case, dtype, name, cost, shared=True, price=None)
             for name in forms:
-                cost = measure(case, dtype, FORMS.get(name), device, shared=False)
+                cost = measure(case, dtype, name, device, shared=False)
                 price = cost.cycles / fastest
                 print(line_of(case, dtype, name, cost, price), flush=True)
                 yield row(case, dtype, name, cost, shared=False, price=price)
@@ -288,7 +260,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["small", "mobilenet_v3_large"])
     parser.add_argument("--batches", nargs="+", type=int, default=[8, 32])
     parser.add_argument("--dtypes", nargs="+", default=[*models.DTYPES], choices=[*models.DTYPES])
-    parser.add_argument("--forms", nargs="+", default=["auto", *FORMS], choices=["auto", *FORMS])
+    parser.add_argument("--forms", nargs="+", default=["tpu", *FORMS], choices=["tpu", *FORMS])
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     flags = parser.parse_args()
     if importlib.util.find_spec("libtpu") is None:
@@ -296,7 +268,8 @@ def main() -> None:
         return
     device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
     cases = [case for case in CASES if case.model in flags.models and case.batch in flags.batches]
-    rows = list(compare(cases, flags.dtypes, flags.forms, device))
+    with mock.patch.dict(layers.FORMS, FORMS):
+        rows = list(compare(cases, flags.dtypes, flags.forms, device))
     prices = [row["price"] for row in rows if row["price"] is not None]
     print(f"{sum(price <= TARGET for price in prices)} of {len(prices)} prices are {TARGET} or less")
     if flags.json:

@@ -79,7 +79,7 @@ def use_mobilenet(config: ConfigDict) -> None:
     config.model.options.hidden = 0  # width of a layer between pooled features and embedding; 0: none
     config.model.options.depth = 0  # only the first so many blocks; 0: all
     config.model.options.remat = False  # work activations out again for the gradient: less memory, more time
-    config.model.options.convolution = "auto"  # by platform; or native, sliced, mixed
+    config.model.options.convolution = "auto"  # by platform; or cpu, tpu, gpu: what suits one of these
 
 
 def add_picture_options(data: ConfigDict) -> None:

@@ -80,4 +80,4 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
     def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:
         return jax.vmap(lambda update: draw_batch(root, round, update, labels.shape[0])[0])(jnp.arange(updates))
 
-    return Round(one, jax.jit(examples), PartitionSpec(None, parallel.CLIENTS))
+    return Round(one, jax.jit(examples), PartitionSpec(None, parallel.CLIENTS), mesh)

@@ -14,14 +14,7 @@ import numpy as np
 # Measured on a CPU with the small encoder (benchmarks.ragged); accelerators have a similar ratio of speed to bandwidth.
 OPERATIONS_PER_PARAMETER = 60
 SMALLEST_PART = 4  # examples: with fewer, products of matrices get too thin
-# Operations that a step of all lanes should have: enough to be worth starting, on a CPU no more than its cache holds.
-STEP_OPERATIONS = {"cpu": 5e8}
-STEP_OPERATIONS_ELSEWHERE = 1e12
-# Bytes that the layers of all lanes may pass on in a step. What is kept for the gradient is a small part of it: on a
-# CPU it should stay in the cache (a MobileNetV3 is fastest with four images at a time), elsewhere in the memory.
-STEP_TRAFFIC = {"cpu": 5e9}
-STEP_TRAFFIC_ELSEWHERE = 2e11
-FEWEST_LANES, MOST_LANES = 2, 64
+MOST_LANES = 64
 BUSY_ENOUGH = 0.98  # of the best share: a better one is not worth fewer lanes
 COHORTS = 16  # that are drawn to try a number of lanes on
 ROUNDS_AT_A_TIME = 512
@@ -35,12 +28,49 @@ class Effort(NamedTuple):
     traffic: float  # bytes that its layers read and write
 
 
+class Step(NamedTuple):
+    """What all lanes of a device should do in a step.
+
+    operations: enough to be worth starting.
+    traffic: the most bytes that layers may pass on. What is kept for the gradient is a small part of it: on a CPU it
+    should stay in the cache (a MobileNetV3 is fastest with four images at a time), elsewhere in the memory.
+    """
+
+    operations: float
+    traffic: float
+
+
+def step_of(platform: str) -> Step:
+    return Step(5e8, 5e9) if platform == "cpu" else Step(1e12, 2e11)
+
+
+def choose(
+    sizes: np.ndarray,
+    effort: Effort,
+    *,
+    batch_size: int,
+    epochs: int,
+    clients_per_round: int,
+    devices: int,
+    platform: str,
+    part_size: int = 0,
+    lanes: int = 0,
+) -> tuple[int, int]:
+    """Examples in a part of a batch, and lanes of a device, for clients of so many examples [clients].
+
+    What is given, not 0, stays as it is.
+    """
+    part_size = part_size or choose_part_size(sizes, batch_size, effort, platform)
+    steps = epochs * -(-sizes // part_size)
+    return part_size, lanes or choose_lanes(steps, clients_per_round, devices, part_size, effort, platform)
+
+
 def choose_part_size(sizes: np.ndarray, batch_size: int, effort: Effort, platform: str) -> int:
     """Into what parts batches are cut at clients of so many examples [clients]: what takes least.
 
     Small parts leave little of a last, partial batch empty; but each moves all parameters once more.
     """
-    room = STEP_TRAFFIC.get(platform, STEP_TRAFFIC_ELSEWHERE) / max(effort.traffic, 1.0)  # in examples
+    room = step_of(platform).traffic / max(effort.traffic, 1.0)  # in examples
     overhead = OPERATIONS_PER_PARAMETER * effort.parameters / max(effort.operations, 1.0)  # in examples
     smallest = min(SMALLEST_PART, batch_size)
     divisors = [part for part in range(batch_size, smallest - 1, -1) if batch_size % part == 0]
@@ -65,10 +95,10 @@ def choose_lanes(
     client, and lanes that have come to their end before only keep the device warm.
     """
     # Backwards takes twice what forwards does.
-    wanted = STEP_OPERATIONS.get(platform, STEP_OPERATIONS_ELSEWHERE) / max(3 * part_size * effort.operations, 1.0)
-    room = STEP_TRAFFIC.get(platform, STEP_TRAFFIC_ELSEWHERE) / max(part_size * effort.traffic, 1.0)
-    wanted = np.clip(np.ceil(wanted), FEWEST_LANES, MOST_LANES)
-    most = max(1, int(min(wanted, room, -(-clients_per_round // devices))))
+    step = step_of(platform)
+    wanted = np.ceil(step.operations / max(3 * part_size * effort.operations, 1.0))
+    room = step.traffic / max(part_size * effort.traffic, 1.0)
+    most = max(1, int(min(wanted, room, MOST_LANES, -(-clients_per_round // devices))))
     rng = np.random.default_rng(0)
     cohorts = [rng.choice(steps, clients_per_round, replace=False) for _ in range(COHORTS)]
 

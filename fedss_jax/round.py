@@ -38,11 +38,13 @@ class Round(NamedTuple):
     examples(labels, population, root key, round) -> the rows of the store that a round takes, place by place, -1 for
     padding: whoever streams them must know before the round begins.
     streamed: how a round's own examples, [*places, ...], are spread over the devices.
+    mesh: where it runs.
     """
 
     one: Callable[[ServerState, Stored, jax.Array, Clients, jax.Array], tuple[ServerState, RoundStats]]
     examples: Callable[[jax.Array, Clients, jax.Array, jax.Array], jax.Array]
     streamed: PartitionSpec
+    mesh: Mesh
 
     def several(self, most: int) -> Callable[..., tuple[ServerState, RoundStats]]:
         """A program of up to `most` rounds: run(rounds, state, stored, labels, population, root key) -> (state, stats
@@ -63,7 +65,7 @@ class Round(NamedTuple):
             nothing = jax.tree.map(lambda number: jnp.zeros(most, number.dtype), shapes)
             return jax.lax.fori_loop(0, rounds, next_round, (state, nothing))
 
-        return jax.jit(run, donate_argnums=1)
+        return jax.jit(run, donate_argnums=1, compiler_options=parallel.compiler_options(self.mesh))
 
 
 class Packing(NamedTuple):
@@ -185,4 +187,4 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         place = jnp.where(slot < clients.num_examples[:, None], place, nowhere)
         return jnp.full(nowhere, -1).at[place].set(clients.examples, mode="drop")
 
-    return Round(one, jax.jit(examples), parallel.BY_CLIENT)
+    return Round(one, jax.jit(examples), parallel.BY_CLIENT, mesh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from fedss_jax import centralized, class_matrix, data, feed, methods, models, packing, parallel, weights
-from fedss_jax.client import LocalTraining, parts_an_epoch
+from fedss_jax.client import LocalTraining
 from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
 from fedss_jax.data.partition import make_population
 from fedss_jax.evaluate import retrieval, top1
@@ -53,32 +54,29 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     check_population(fitted, method, population, dataset.num_classes)
     residency = feed.choose(config.data.residency, dataset.train.images, mesh)
 
-    platform = mesh.devices.flat[0].platform
     model = models.create(
         config.model.name,
         image_shape=input_shape(dataset),
         dim=config.model.dim,
         dtype=config.model.dtype,
         options=config.model.options.to_dict(),
-        platform=platform,
+        platform=mesh.devices.flat[0].platform,
     )
-    effort = models.count_effort(model, input_shape(dataset))
-    sizes, batch_size = np.asarray(population.num_examples), config.client.batch_size
     training = LocalTraining(
         model=model,
         method=method,
         transform=dataset.transform,
         learning_rate=config.client.learning_rate,
-        batch_size=batch_size,
+        batch_size=config.client.batch_size,
         epochs=config.client.epochs,
         logits=partial(cosine_logits, scale=config.model.logit_scale),
         num_classes=dataset.num_classes,
-        part_size=config.client.part_size or packing.choose_part_size(sizes, batch_size, effort, platform),
     )
     init_key, root = jax.random.split(jax.random.key(config.seed))
     if optimizer is not None:
         server = Server(optimizer, method, config.server.row_weighting)
-        layout = lay_out(fitted, training, effort, population, root, residency, mesh)
+        effort = models.count_effort(model, input_shape(dataset))
+        training, layout = lay_out(fitted, training, effort, population, root, residency, mesh)
         kind = make_round(training, server, layout, mesh)
     else:
         updates = config.centralized.updates_per_round
@@ -112,18 +110,25 @@ def lay_out(
     root: jax.Array,
     residency: str,
     mesh: Mesh,
-) -> Packing:
-    """Where a round's clients are computed."""
-    steps = np.asarray(training.epochs * parts_an_epoch(training, population))
-    platform = mesh.devices.flat[0].platform
-    lanes = config.clients_per_step or packing.choose_lanes(
-        steps, config.clients_per_round, mesh.size, training.part_size, effort, platform
+) -> tuple[LocalTraining, Packing]:
+    """How much of a batch is computed at a time, and where a round's clients are."""
+    part_size, lanes = packing.choose(
+        np.asarray(population.num_examples),
+        effort,
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        clients_per_round=config.clients_per_round,
+        devices=mesh.size,
+        platform=mesh.devices.flat[0].platform,
+        part_size=config.client.part_size,
+        lanes=config.clients_per_step,
     )
+    training = dataclasses.replace(training, part_size=part_size)
     layout = Packing(config.clients_per_round, lanes)
-    if residency == "device":
-        return layout
-    draw = partial(draw_cohort, training, layout, mesh, population, root)
-    return layout._replace(places=packing.most_places(jax.vmap(lambda round: draw(round).taken), config.rounds))
+    if residency != "device":
+        draw = partial(draw_cohort, training, layout, mesh, population, root)
+        layout = layout._replace(places=packing.most_places(jax.vmap(lambda r: draw(r).taken), config.rounds))
+    return training, layout
 
 
 def source_options(config: ml_collections.ConfigDict) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from fedss_jax import models
-from fedss_jax.models import layers
+from fedss_jax.models import direct, layers
 from fedss_jax.models.layers import Conv
 from fedss_jax.models.windows import same_padding, space_to_depth, symmetric_padding
 from fedss_jax.types import UserError
@@ -26,7 +27,7 @@ def small(dtype="float32", **options):
 )
 def test_conv_is_a_convolution(kernel, stride, size):
     x = jax.random.normal(jax.random.key(0), (2, size, size, 3))
-    conv = Conv(6, kernel, stride, jnp.float32)
+    conv = Conv(6, kernel, stride, jnp.float32, layers.form_of("auto"))
     variables = conv.init(jax.random.key(1), x)
     weights = variables["params"]["Dense_0"]["kernel"]
     if kernel % stride == 0 and stride > 1:  # the weights of folded strides, back in row-major order
@@ -41,12 +42,15 @@ def test_conv_is_a_convolution(kernel, stride, size):
 
 def convolution(kind, kernel, stride, padding, form):
     """As a function of x [B, H, W, C] and weights, and the weights' shape for 6 channels (in and out)."""
+    form = layers.form_of(form)
     if kind == "dense":
-        return lambda x, w: layers.dense(x, w, kernel, stride, padding(x.shape), form), (kernel * kernel * 6, 6)
-    return lambda x, w: layers.depthwise(x, w, stride, padding(x.shape), form), (kernel, kernel, 6)
+        return lambda x, w: form.dense(x, w, kernel, stride, padding(x.shape)), (kernel * kernel * 6, 6)
+    if kind == "depthwise":
+        return lambda x, w: form.depthwise(x, w, stride, padding(x.shape)), (kernel, kernel, 6)
+    return form.pointwise, (6, 6)
 
 
-@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+@pytest.mark.parametrize("kind", ["dense", "depthwise", "pointwise"])
 @pytest.mark.parametrize(
     ("kernel", "stride", "size", "same"),
     [
@@ -57,12 +61,10 @@ def convolution(kind, kernel, stride, padding, form):
         (4, 2, (8, 7), True),
     ],
 )
-def test_both_forms_of_a_convolution_agree_with_their_gradients_and_per_client_weights(
-    kind, kernel, stride, size, same
-):
+def test_all_forms_of_a_convolution_agree_with_their_gradients_and_per_client_weights(kind, kernel, stride, size, same):
     padding = partial(same_padding, kernel=kernel, stride=stride) if same else lambda _: symmetric_padding(kernel)
     rng = np.random.default_rng(0)
-    _, shape = convolution(kind, kernel, stride, padding, "native")
+    _, shape = convolution(kind, kernel, stride, padding, "auto")
     x = rng.normal(size=(2, 3, *size, 6)).astype(np.float32)  # two clients
     w = rng.normal(size=(2, *shape)).astype(np.float32)
 
@@ -76,34 +78,69 @@ def test_both_forms_of_a_convolution_agree_with_their_gradients_and_per_client_w
 
         return jax.jit(jax.vmap(client))(x, w)
 
-    for sliced, native in zip(jax.tree.leaves(results("sliced")), jax.tree.leaves(results("native")), strict=True):
-        np.testing.assert_allclose(sliced, native, rtol=1e-4, atol=1e-3)
+    found = {form: jax.tree.leaves(results(form)) for form in layers.FORMS}
+    for others in (found["tpu"], found["gpu"]):
+        for one, other in zip(found["cpu"], others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
 def test_the_platform_decides_the_form():
-    def lowered(kind, platform):
+    def lowered(kind, platform, stride):
         form = layers.best_form(platform)
-        conv, shape = convolution(kind, 3, 2, lambda _: symmetric_padding(3), form)
+        conv, shape = convolution(kind, 3, stride, lambda _: symmetric_padding(3), form)
         gradient = jax.jit(jax.vmap(jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), argnums=(0, 1))))
         inputs = jax.ShapeDtypeStruct((2, 3, 8, 8, 6), jnp.float32), jax.ShapeDtypeStruct((2, *shape), jnp.float32)
         text = jax.export.export(gradient, platforms=[platform])(*inputs).mlir_module()
-        return "native" if "stablehlo.convolution" in text else "sliced"
+        groups = set(re.findall(r"feature_group_count = (\d+)", text))
+        return "sliced" if not groups else "one by one" if groups == {"1"} else "native"
 
-    chosen = {(k, p): lowered(k, p) for k in ("dense", "depthwise") for p in ("cpu", "tpu", "cuda")}
+    chosen = {(k, p): lowered(k, p, stride=2) for k in ("dense", "depthwise") for p in ("cpu", "tpu", "cuda")}
     assert chosen == {
         ("dense", "cpu"): "sliced",
-        ("dense", "tpu"): "native",
+        ("dense", "tpu"): "sliced",
         ("dense", "cuda"): "native",
         ("depthwise", "cpu"): "sliced",
         ("depthwise", "tpu"): "native",
         ("depthwise", "cuda"): "sliced",
     }
-    assert layers.check_form("auto") == "sliced"  # here, on a CPU
+    assert lowered("dense", "cpu", stride=1) == "one by one"
+    assert layers.form_of("auto") == layers.FORMS["cpu"]  # here
 
 
-def test_convolutions_train_the_same_in_loops_and_on_several_devices():
+@pytest.mark.parametrize("own", [(True, True), (False, True), (True, False), (False, False)])
+def test_direct_convolutions_of_clients_who_share_images_or_weights(own):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 2, 6, 5, 4)).astype(np.float32)
+    w = rng.normal(size=(3, 3, 3, 4, 7)).astype(np.float32)
+    x, w = (array if is_own else array[0] for array, is_own in zip((x, w), own, strict=True))
+
+    def gradients(x, w):
+        y, pull_back = jax.vjp(lambda x, w: direct.dense(x, w, symmetric_padding(3)), x, w)
+        return y, pull_back(y)
+
+    together = jax.vmap(gradients, in_axes=tuple(0 if is_own else None for is_own in own), axis_size=3)(x, w)
+    for client in range(3):
+        alone = gradients(*(array[client] if is_own else array for array, is_own in zip((x, w), own, strict=True)))
+        for one, all_of_them in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+            np.testing.assert_allclose(all_of_them[client], one, rtol=1e-5, atol=1e-4)
+
+
+def test_products_of_few_rows_have_the_gradient_of_any_other():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, layers.FEW_ROWS, 5)).astype(np.float32)  # two clients
+    w = rng.normal(size=(2, 5, 3)).astype(np.float32)
+
+    def gradients(product):
+        return jax.vmap(jax.grad(lambda x, w: jnp.sum(product(x, w) ** 2), argnums=(0, 1)))(x, w)
+
+    for thin, any_other in zip(gradients(layers.product), gradients(jnp.matmul), strict=True):
+        np.testing.assert_allclose(thin, any_other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_train_the_same_in_loops_and_on_several_devices(stride):
     """Two steps of SGD at each of four clients, each with weights of its own: on one device and on two."""
-    stem, stem_shape = convolution("dense", 3, 2, lambda _: symmetric_padding(3), "auto")
+    stem, stem_shape = convolution("dense", 3, stride, lambda _: symmetric_padding(3), "auto")
     middle, middle_shape = convolution("depthwise", 5, 1, lambda _: symmetric_padding(5), "auto")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 2, 3, 8, 8, 6)).astype(np.float32)  # clients, steps, batch
@@ -127,7 +164,7 @@ def test_convolutions_train_the_same_in_loops_and_on_several_devices():
 
 def test_depthwise_sums_are_float32():
     x, weights = jnp.full((1, 5, 5, 1), 1.0, jnp.bfloat16), jnp.full((5, 5, 1), 1.0, jnp.bfloat16).at[0, 0].set(256.0)
-    y = layers.depthwise(x, weights, 1, symmetric_padding(5), "sliced")
+    y = layers.FORMS["cpu"].depthwise(x, weights, 1, symmetric_padding(5))
     assert y.dtype == jnp.bfloat16 and float(y[0, 2, 2, 0]) == 280.0  # in bfloat16 256 + 1 is 256
 
 
@@ -223,7 +260,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
             "small",
             (8, 8, 1),
             {"convolution": "fast"},
-            r"convolution is 'fast'; choose one of auto, native, sliced, mixed",
+            r"convolution is 'fast'; choose one of auto, cpu, tpu, gpu",
         ),
     ],
 )

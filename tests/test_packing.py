@@ -41,6 +41,18 @@ def test_equal_clients_get_as_many_lanes_as_divide_them():
     assert packing.choose_lanes(steps, 32, 1, 8, HEAVY, "tpu") == 16
 
 
+def test_a_step_that_is_large_enough_alone_gets_one_lane():
+    cnn = packing.Effort(parameters=1_600_000, operations=3.4e7, traffic=3e6)
+    assert packing.choose_lanes(np.full(50, 5), 50, 1, 10, cnn, "cpu") == 1
+
+
+def test_what_is_asked_for_stays():
+    sizes = np.array([100, 100])
+    plan = dict(batch_size=32, epochs=2, clients_per_round=2, devices=1, platform="tpu")
+    assert packing.choose(sizes, HEAVY, **plan) == (8, 2)
+    assert packing.choose(sizes, HEAVY, **plan, part_size=16, lanes=1) == (16, 1)
+
+
 def test_one_long_client_takes_few_lanes():
     steps = np.array([20] + [1] * 20)
     assert packing.choose_lanes(steps, 21, 1, 32, LIGHT, "cpu") == 2

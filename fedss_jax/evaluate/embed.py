@@ -22,7 +22,9 @@ def make_embed(model: Model, transform: Transform, mesh: Mesh, batch_size: int) 
     batch_size = parallel.padded(batch_size, mesh)
     by_row = NamedSharding(mesh, parallel.BY_CLIENT)
 
-    @partial(jax.jit, out_shardings=NamedSharding(mesh, parallel.REPLICATED))
+    everywhere = NamedSharding(mesh, parallel.REPLICATED)
+
+    @partial(jax.jit, out_shardings=everywhere, compiler_options=parallel.compiler_options(mesh))
     def embed_batch(params: Params, images: jax.Array) -> jax.Array:
         return model.embed(params, jax.vmap(transform.test)(images))
 

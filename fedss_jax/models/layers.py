@@ -1,28 +1,30 @@
 """Convolutions that stay fast when every client has weights of its own, and the one place that chooses their form.
 
 Under vmap a convolution with per-client weights becomes a grouped convolution. XLA runs that many times slower on a
-CPU than the same arithmetic as slices, products and sums ("sliced"), while a TPU has hardware for the convolution
-itself ("native"). "auto" takes what suits the platform. (`jax.lax.platform_dependent` would choose later, but traces
-every form: that took longer than compiling some.) Pointwise convolutions are matrix products everywhere.
+CPU than the same arithmetic as slices, products and sums, while a TPU has hardware for the convolution itself. So each
+kind of platform has a form of its own. (`jax.lax.platform_dependent` would choose later, but traces every form: that
+took longer than compiling some.)
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-from fedss_jax.models import shifted
+from fedss_jax.models import direct, shifted
+from fedss_jax.models.direct import NHWC
 from fedss_jax.models.windows import Padding, every, folds, patches, same_padding
 
 # float32 is to mean float32 on every device; by default TPUs and GPUs round the factors of a product. It changes
 # nothing for bfloat16.
 PRECISION = "highest"
-FORMS = ("auto", "native", "sliced", "mixed")
-NHWC = ("NHWC", "HWIO", "NHWC")
+FEW_ROWS, FEW_CHANNELS = 16, 8
 
 
 def check_images(x: jax.Array, smallest: int = 1) -> None:
@@ -32,68 +34,117 @@ def check_images(x: jax.Array, smallest: int = 1) -> None:
         raise ValueError(f"images must have at least {smallest} x {smallest} pixels, not {x.shape[1]} x {x.shape[2]}")
 
 
-def best_form(platform: str) -> str:
-    """What suits a platform. "mixed" is native but for depthwise convolutions: on CUDA the gradient of a grouped one is
-    reported to be slow (github.com/jax-ml/jax/issues/13800).
-    """
-    return {"cpu": "sliced", "tpu": "native"}.get(platform, "mixed")
-
-
-def check_form(form: str) -> str:
-    if form not in FORMS:
-        raise ValueError(f"convolution is {form!r}; choose one of {', '.join(FORMS)}")
-    return best_form(jax.default_backend()) if form == "auto" else form
-
-
 def product(x: jax.Array, weights: jax.Array) -> jax.Array:
     """x [..., C], weights [C, F] -> [..., F]."""
+    if x.ndim == 2 and len(x) <= FEW_ROWS:
+        return thin_product(x, weights)
     return jax.lax.dot_general(x, weights, (((x.ndim - 1,), (0,)), ((), ())), precision=PRECISION)
 
 
-def pointwise(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """A 1 x 1 convolution: x [B, H, W, C], weights [C, F] -> [B, H, W, F]."""
-    # Of matrices, not of images: for its gradient XLA would make a transposed copy of those.
+@jax.custom_vjp
+def thin_product(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Of few rows. The gradient of the weights is a sum of outer products, as XLA makes of that and of the SGD step one
+    pass over the weights, where a product of matrices would take three.
+    """
+    return jnp.matmul(x, weights, precision=PRECISION)
+
+
+def thin_forward(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return thin_product(x, weights), (x, weights)
+
+
+def thin_backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weights = saved
+    outer = [jnp.outer(x[row], dy[row]) for row in range(len(x))]
+    # Not `dy @ weights.T`: XLA would write the transposed weights out.
+    dx = jax.lax.dot_general(dy, weights, (((1,), (1,)), ((), ())), precision=PRECISION)
+    return dx, functools.reduce(jnp.add, outer)
+
+
+thin_product.defvjp(thin_forward, thin_backward)
+
+
+def product_of_matrices(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """The same, for what XLA's CPU compiler makes of its gradient: of images it would make a transposed copy."""
     return product(x.reshape(-1, x.shape[-1]), weights).reshape(*x.shape[:-1], weights.shape[-1])
 
 
-def dense(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding, form: str) -> jax.Array:
-    """x [B, H, W, C], weights [k * k * C, F] in the order of `patches` -> [B, H', W', F]."""
-    fold = folds(x.shape, kernel, stride, padding)
-
-    def sliced(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return product(patches(x, kernel, stride, padding), weights)
-
-    def native(x: jax.Array, weights: jax.Array) -> jax.Array:
-        channels, features = x.shape[-1], weights.shape[-1]
-        if fold:  # the weights of folded strides, back in row-major order
-            k = kernel // stride
-            weights = weights.reshape(k, k, stride, stride, channels, features).transpose(0, 2, 1, 3, 4, 5)
-        weights = weights.reshape(kernel, kernel, channels, features)
-        return jax.lax.conv_general_dilated(
-            x, weights, (stride, stride), padding, dimension_numbers=NHWC, precision=PRECISION
-        )
-
-    return (sliced if check_form(form) == "sliced" else native)(x, weights)
+def patches_product(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
+    return product(patches(x, kernel, stride, padding), weights)
 
 
-def depthwise(x: jax.Array, weights: jax.Array, stride: int, padding: Padding, form: str) -> jax.Array:
-    """Each channel with a filter of its own: x [B, H, W, C], weights [k, k, C] -> [B, H', W', C]."""
+def native_dense(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
+    weights = as_kernel(weights, kernel, stride, padding, x.shape)
+    return jax.lax.conv_general_dilated(
+        x, weights, (stride, stride), padding, dimension_numbers=NHWC, precision=PRECISION
+    )
 
-    def sliced(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return shifted.depthwise(x, weights, stride, padding)
 
-    def native(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x,
-            weights[:, :, None],
-            (stride, stride),
-            padding,
-            dimension_numbers=NHWC,
-            feature_group_count=x.shape[-1],
-            precision=PRECISION,
-        )
+def direct_or_patches(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
+    if kernel == 1 or stride > 1:
+        return patches_product(x, weights, kernel, stride, padding)
+    return direct.dense(x, as_kernel(weights, kernel, stride, padding, x.shape), padding)
 
-    return (native if check_form(form) == "native" else sliced)(x, weights)
+
+def native_or_patches(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
+    """Few channels would leave most of a TPU's vectors empty, once for each client, unless strides fold into them."""
+    few = x.shape[-1] < FEW_CHANNELS and not folds(x.shape, kernel, stride, padding)
+    return (patches_product if few else native_dense)(x, weights, kernel, stride, padding)
+
+
+def as_kernel(weights: jax.Array, kernel: int, stride: int, padding: Padding, shape: tuple[int, ...]) -> jax.Array:
+    """Weights [k * k * C, F] in the order of `patches` for images of this shape -> [k, k, C, F]."""
+    channels, features = shape[-1], weights.shape[-1]
+    if folds(shape, kernel, stride, padding):
+        k = kernel // stride
+        weights = weights.reshape(k, k, stride, stride, channels, features).transpose(0, 2, 1, 3, 4, 5)
+    return weights.reshape(kernel, kernel, channels, features)
+
+
+def native_depthwise(x: jax.Array, weights: jax.Array, stride: int, padding: Padding) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        x,
+        weights[:, :, None],
+        (stride, stride),
+        padding,
+        dimension_numbers=NHWC,
+        feature_group_count=x.shape[-1],
+        precision=PRECISION,
+    )
+
+
+class Form(NamedTuple):
+    """How each kind of convolution of images [B, H, W, C] is written.
+
+    dense(x, weights [k * k * C, F] in the order of `patches`, k, stride, padding) -> [B, H', W', F]
+    depthwise(x, weights [k, k, C], stride, padding) -> [B, H', W', C]: each channel with a filter of its own
+    pointwise(x, weights [C, F]) -> [B, H, W, F]: a 1 x 1 convolution
+    """
+
+    dense: Callable[[jax.Array, jax.Array, int, int, Padding], jax.Array]
+    depthwise: Callable[[jax.Array, jax.Array, int, Padding], jax.Array]
+    pointwise: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+FORMS = {
+    "cpu": Form(direct_or_patches, shifted.depthwise, product_of_matrices),
+    "tpu": Form(native_or_patches, native_depthwise, product),
+    # On CUDA the gradient of a grouped convolution is reported to be slow (github.com/jax-ml/jax/issues/13800).
+    "gpu": Form(native_dense, shifted.depthwise, product_of_matrices),
+}
+
+
+def best_form(platform: str) -> str:
+    return platform if platform in FORMS else "gpu"
+
+
+def form_of(convolution: str) -> Form:
+    """By the name of what it suits; "auto" stands for the platform on which JAX runs here."""
+    if convolution == "auto":
+        convolution = best_form(jax.default_backend())
+    if convolution not in FORMS:
+        raise ValueError(f"convolution is {convolution!r}; choose one of auto, {', '.join(FORMS)}")
+    return FORMS[convolution]
 
 
 def max_pool(x: jax.Array, size: int) -> jax.Array:
@@ -123,14 +174,14 @@ class Conv(nn.Module):
     kernel: int
     stride: int
     dtype: jnp.dtype
-    form: str = "auto"
+    form: Form
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         weights = Weights((self.kernel * self.kernel * x.shape[-1], self.features), name="Dense_0")()
         x, weights = promote_dtype(x, weights, dtype=self.dtype)
         padding = same_padding(x.shape, self.kernel, self.stride)
-        return dense(x, weights, self.kernel, self.stride, padding, self.form)
+        return self.form.dense(x, weights, self.kernel, self.stride, padding)
 
 
 class GroupNorm(nn.Module):

@@ -75,7 +75,7 @@ class Style(NamedTuple):
     """What all layers of a network share."""
 
     groups: int
-    convolution: str
+    form: layers.Form
     dtype: jnp.dtype
 
 
@@ -90,16 +90,16 @@ class ConvNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        k, form = self.kernel, self.style.convolution
+        k, form = self.kernel, self.style.form
         shape = (k, k, self.features) if self.depthwise else (k * k * x.shape[-1], self.features)
         weights = self.param("kernel", nn.initializers.lecun_normal(), shape)
         x, weights = promote_dtype(x, weights, dtype=self.style.dtype)
         if self.depthwise:
-            x = layers.depthwise(x, weights, self.stride, symmetric_padding(k), form)
+            x = form.depthwise(x, weights, self.stride, symmetric_padding(k))
         elif k == 1:
-            x = layers.pointwise(x, weights)
+            x = form.pointwise(x, weights)
         else:
-            x = layers.dense(x, weights, k, self.stride, symmetric_padding(k), form)
+            x = form.dense(x, weights, k, self.stride, symmetric_padding(k))
         return layers.GroupNorm(self.style.groups, self.style.dtype, name="norm")(x)
 
 
@@ -164,7 +164,7 @@ class MobileNetV3(nn.Module):
             raise ValueError(f"depth is {self.depth}; there are {len(self.blocks)} blocks, and 0 stands for all")
         if self.hidden < 0:
             raise ValueError(f"hidden is {self.hidden}; it must be 0 (no such layer) or more")
-        style = Style(self.groups, self.convolution, self.dtype)
+        style = Style(self.groups, layers.form_of(self.convolution), self.dtype)
         x = nn.hard_swish(ConvNorm(style, make_divisible(16 * self.width), 3, 2, name="stem")(x))
         residual = nn.remat(InvertedResidual) if self.remat else InvertedResidual
         for number, block in enumerate(self.blocks[: self.depth or None], 1):

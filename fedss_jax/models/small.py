@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedss_jax.models.layers import PRECISION, Conv, check_images
+from fedss_jax.models.layers import PRECISION, Conv, GroupNorm, check_images, form_of
 
 
 class SmallEncoder(nn.Module):
@@ -25,7 +25,8 @@ class SmallEncoder(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         check_images(x)
-        for features, kernel, stride in self.layers:
-            x = Conv(features, kernel, stride, self.dtype, self.convolution)(x)
-            x = nn.relu(nn.GroupNorm(self.groups, dtype=self.dtype)(x))
+        form = form_of(self.convolution)
+        for number, (features, kernel, stride) in enumerate(self.layers):
+            x = Conv(features, kernel, stride, self.dtype, form, name=f"Conv_{number}")(x)
+            x = nn.relu(GroupNorm(self.groups, self.dtype, name=f"GroupNorm_{number}")(x))
         return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION)(x.reshape(x.shape[0], -1))
