@@ -22,7 +22,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax.traverse_util import unflatten_dict
 
 from fedss_jax import losses, methods, models, packing, parallel
@@ -31,7 +30,8 @@ from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.models import layers
 from fedss_jax.round import Packing, make_round
-from fedss_jax.server import Server
+from fedss_jax.rows import Layout
+from fedss_jax.server import make_server
 from fedss_jax.types import Clients, Dataset, Examples, Model, Params, Resident, Theta
 
 
@@ -118,8 +118,10 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
         num_classes=meta.num_classes,
         part_size=part_size,
     )
-    server = Server(optax.sgd(meta.server_learning_rate, meta.server_momentum or None), method)
-    state = parallel.replicate(mesh, jax.jit(server.init)(Theta(encoder, jnp.asarray(init["W"]))))
+    layout = Layout(mesh, meta.num_classes, sharded=mesh.size > 1 and not method.every_row)
+    options = {"momentum": meta.server_momentum} if meta.server_momentum else {}
+    server = make_server(layout, method, learning_rate=meta.server_learning_rate, options=options)
+    state = server.start(Theta(encoder, jnp.asarray(init["W"])))
     inputs = (Resident(jnp.asarray(arrays["features"])), arrays["labels"], population, jax.random.key(0))
     inputs = parallel.replicate(mesh, inputs)
     program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedss_jax import centralized, class_matrix, losses, methods, models, packing, parallel
 from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.round import Packing, Round, RoundStats, make_round
-from fedss_jax.server import Server
+from fedss_jax.rows import Layout
+from fedss_jax.server import Server, make_server
 from fedss_jax.types import Clients, Dataset, Examples, Resident, ServerState, Theta
 
 CLASSES = 100  # all classes are requested, so that a shared model has the same softmax
@@ -27,7 +27,7 @@ class Timed:
     """A program of one round, its state, and the seconds of each call."""
 
     def __init__(self, kind: Round, server: Server, theta: Theta, inputs: tuple[Any, ...]):
-        self.state: ServerState = jax.jit(server.init)(theta)
+        self.state: ServerState = server.start(theta)
         self.inputs = inputs
         program: Any = kind.several(1)
         self.run: Callable[..., tuple[ServerState, RoundStats]]
@@ -104,7 +104,8 @@ def prepare(
     logits = partial(losses.cosine_logits, scale=20.0)
     training = LocalTraining(model, method, UNCHANGED, 0.01, batch_size, 1, logits, CLASSES, part_size)
     theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), CLASSES, 64, 1.0))
-    server = Server(optax.sgd(0.01 if shared else 1.0), method)
+    layout = Layout(mesh, CLASSES, sharded=False)
+    server = make_server(layout, method, learning_rate=0.01 if shared else 1.0, options={})
     if shared:
         at_a_time = lanes * part_size
         updates = round(clients_per_round * float(sizes.mean()) / at_a_time)

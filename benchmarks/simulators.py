@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import results, workloads
-from benchmarks.peers.environments import Failure, run_peer
+from benchmarks.peers.environments import Failure, run_peer, why
 
 THREADS = len(os.sched_getaffinity(0))
 TOLERANCE = 2e-3  # of the last round's loss, relative
@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     rounds: int
     rounds_per_dispatch: int  # of this project's engine
     runs: tuple[tuple[str, str], ...]  # peer and variant
+    devices: tuple[int, ...] = (1,)  # that the engine takes the CPU for; the first is what the others are compared with
 
 
 FRAMEWORKS = (("pfl", "processes"), ("flower", "ray"), ("fedjax", "jit"), ("tff", "iterator"))
@@ -39,17 +40,17 @@ PLANS = {
     "head": Plan(
         12, 4, (("torch", "rows"), ("torch", "batched"), ("torch", "processes"), ("torch", "full"), *FRAMEWORKS)
     ),
-    "mobilenet": Plan(4, 1, (("torch", "rows"), ("torch", "processes"))),
+    "mobilenet": Plan(4, 1, (("torch", "rows"), ("torch", "processes")), devices=(1, THREADS)),
 }
 WARM_UP = 1  # rounds; this project's engine: dispatches
 
 
-def run_engine(folder: Path, plan: Plan) -> dict[str, Any] | Failure:
+def run_engine(folder: Path, plan: Plan, devices: int) -> dict[str, Any] | Failure:
     command = [sys.executable, "-m", "benchmarks.engine", str(folder), f"--rounds={plan.rounds}"]
-    command += [f"--threads={THREADS}", f"--rounds-per-dispatch={plan.rounds_per_dispatch}"]
+    command += [f"--threads={THREADS}", f"--rounds-per-dispatch={plan.rounds_per_dispatch}", f"--devices={devices}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        return Failure((done.stderr.strip().splitlines() or ["no output"])[-1])
+        return Failure(why(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -60,16 +61,17 @@ def measure(name: str, repeats: int) -> dict[str, list[dict[str, Any] | Failure]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workloads.write(name, Path(temporary, name), rounds=plan.rounds)
         for repeat in range(repeats):
-            for peer, variant in (("fedss_jax", ""), *plan.runs):
+            ours = [("fedss_jax", f"on {devices} devices" if devices > 1 else "") for devices in plan.devices]
+            for place, (peer, variant) in enumerate([*ours, *plan.runs]):
                 label = f"{peer} {variant}".strip()
                 earlier = found.setdefault(label, [])
                 if any(isinstance(run, Failure) for run in earlier):
                     continue
                 print(f"{name}: {label}, run {repeat + 1} of {repeats}", file=sys.stderr, flush=True)
-                engine = peer == "fedss_jax"
-                earlier.append(
-                    run_engine(folder, plan) if engine else run_peer(peer, folder, plan.rounds, THREADS, variant)
-                )
+                if place < len(ours):
+                    earlier.append(run_engine(folder, plan, plan.devices[place]))
+                else:
+                    earlier.append(run_peer(peer, folder, plan.rounds, THREADS, variant))
     return found
 
 
@@ -81,7 +83,7 @@ def summarize(name: str, found: dict[str, list[dict[str, Any] | Failure]]) -> li
         if len(good) < len(runs):
             rows.append({"peer": label, "failure": next(run.reason for run in runs if isinstance(run, Failure))})
             continue
-        warm_up = WARM_UP * (PLANS[name].rounds_per_dispatch if label == "fedss_jax" else 1)
+        warm_up = WARM_UP * (PLANS[name].rounds_per_dispatch if label.startswith("fedss_jax") else 1)
         medians = [float(np.median(run["round_seconds"][warm_up:])) for run in good]
         rows.append(
             {

@@ -35,7 +35,7 @@ def resident_bytes() -> int:
 
 def rounds_with_host(simulation: Simulation, dispatcher: Dispatcher, until: int, folder: Workdir) -> Iterator[int]:
     """What train.py does between evaluations."""
-    parameters = models.count_parameters(dispatcher.state.theta.encoder)
+    parameters = models.count_parameters(dispatcher.state.encoder)
     progress = Progress(until, until)
     for round, stats in dispatcher.run_to(until):
         scalars = round_scalars(stats, parameters, simulation.config.model.dim)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedss_jax import parallel, sampling
+from fedss_jax.class_matrix import Everything
 from fedss_jax.client import Batch, LocalTraining, batch_loss
 from fedss_jax.round import Round, RoundStats
 from fedss_jax.server import CohortSum, Server
@@ -61,15 +62,17 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         whole_gradient = parallel.summed(batch_gradient, mesh, in_specs)
         size = labels.shape[0]
         batch_size = min(training.batch_size, size)
-        everything = jnp.ones(training.num_classes)
+        everything = Everything(training.num_classes)
 
         def update(state: ServerState, index: jax.Array) -> tuple[ServerState, jax.Array]:
             chosen, key = draw_batch(root, state.round, index, size)
-            loss, gradient = whole_gradient(state.theta, key, stored.of_update(index), labels, chosen)
+            taken = server.take(state, everything)
+            theta = Theta(state.encoder, taken.rows)
+            loss, gradient = whole_gradient(theta, key, stored.of_update(index), labels, chosen)
             weight = jnp.asarray(batch_size, jnp.float32)
-            batch = CohortSum(gradient.encoder, gradient.class_matrix, weight, everything)
+            batch = CohortSum(gradient.encoder, gradient.class_matrix, weight, everything.weigh(weight))
             # Only the last of a round's updates ends the round.
-            return server.step(state, batch)._replace(round=state.round), loss
+            return server.step(state, everything, taken, batch)._replace(round=state.round), loss
 
         state, losses = jax.lax.scan(update, state, jnp.arange(updates))
         seen, nobody = jnp.asarray(updates * batch_size), jnp.zeros((), jnp.int32)

@@ -40,6 +40,10 @@ class LocalTraining:
     num_classes: int
     part_size: int = 0  # 0: the whole batch
 
+    @property
+    def cuts_batches(self) -> bool:
+        return 0 < self.part_size < self.batch_size
+
     def parts_of(self, max_examples: int) -> tuple[int, int]:
         """Examples a part, where no client has more than so many; and parts a batch."""
         size = self.part_size or self.batch_size
@@ -103,12 +107,10 @@ def parts_an_epoch(training: LocalTraining, clients: Clients) -> jax.Array:
     return -(-clients.num_examples // size)
 
 
-def start(training: LocalTraining, theta: Theta, work: Work) -> Local:
+def start(training: LocalTraining, received: Theta) -> Local:
     """The client receives phi and its rows of W."""
-    received = Theta(theta.encoder, work.request.rows(theta.class_matrix))
-    _, parts = training.parts_of(work.client.examples.shape[0])
-    gradient = jax.tree.map(jnp.zeros_like, received) if parts > 1 else None
-    return Local(received, gradient, jnp.zeros_like(theta.class_matrix, shape=()))
+    gradient = jax.tree.map(jnp.zeros_like, received) if training.cuts_batches else None
+    return Local(received, gradient, jnp.zeros_like(received.class_matrix, shape=()))
 
 
 def step(

@@ -40,7 +40,9 @@ class Method:
     request(key, client, n): the classes that a client asks for.
     competes(request) -> [S] bool: the classes in every example's log-sum, besides its own.
     num_negatives(|P_k|): how many negatives a client with so many positives draws.
-    after_step(W, touched) -> W: what the server does to the class matrix after its optimizer's step.
+    after_step(rows, touched) -> rows: what the server does to the class matrix after its optimizer's step.
+    every_row: whether a round changes rows of W that no client asked for (beyond what momentum does). after_step is
+      then given all rows, else just those that were asked for.
     federated: False if there are no clients, only i.i.d. batches of all examples.
     """
 
@@ -48,6 +50,7 @@ class Method:
     competes: Callable[[Request], jax.Array] = _all_compete
     num_negatives: Count = lambda num_positives: 0
     after_step: Callable[[jax.Array, jax.Array], jax.Array] = _keep
+    every_row: bool = False
     federated: bool = True
 
 
@@ -120,12 +123,12 @@ def fedaws(*, margin: float, spreadout_step: float, neighbours: int, touched_onl
         neighbours=neighbours,
         touched_only=touched_only,
     )
-    return dataclasses.replace(posonly(), after_step=after_step)
+    return dataclasses.replace(posonly(), after_step=after_step, every_row=not touched_only)
 
 
 def fullsoftmax() -> Method:
     """FedAvg with the whole class matrix at every client: what FedSS approximates."""
-    return Method(request=_request_all)
+    return Method(request=_request_all, every_row=True)
 
 
 def centralized() -> Method:

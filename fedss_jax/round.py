@@ -116,37 +116,36 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
     draw = partial(draw_cohort, training, packing, mesh)
 
     def train_share(
-        theta: Theta, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
+        sent: Theta, wanted: Any, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
     ) -> Sums:
-        """One device's lanes."""
-        nothing = Sums(
-            jax.tree.map(jnp.zeros_like, theta.encoder),
-            works.request.nothing(theta.class_matrix),
-            jnp.zeros(()),
-        )
-        theta, nothing = parallel.varying((theta, nothing))
+        """One device's lanes. sent: phi, and the wanted rows of W."""
+        nothing = Sums(jax.tree.map(jnp.zeros_like, sent.encoder), wanted.nothing(sent.class_matrix), jnp.zeros(()))
+        sent, nothing = parallel.varying((sent, nothing))
+
+        def received(member: jax.Array) -> Theta:
+            return Theta(sent.encoder, wanted.received(sent.class_matrix, member))
 
         def take_up(member: jax.Array) -> Local:
-            return client.start(training, theta, works.of(member))
+            return client.start(training, received(member))
 
         def step(local: Local, member: jax.Array, index: jax.Array, is_there: jax.Array) -> Local:
             return client.step(training, stored, labels, works.of(member), local, index, is_there)
 
         def hand_in(sums: Sums, local: Local, members: jax.Array, done: jax.Array) -> Sums:
             n_k = jnp.where(done, works.client.num_examples[members], 0).astype(jnp.float32)
-            received = jax.vmap(lambda member: works.of(member).request.rows(theta.class_matrix))(members)
-            rows = n_k[:, None, None] * (received - local.theta.class_matrix)
+            rows = jax.vmap(lambda member: received(member).class_matrix)(members)
+            rows = n_k[:, None, None] * (rows - local.theta.class_matrix)
             encoder = jax.tree.map(
                 lambda total, sent, trained: total + jnp.tensordot(n_k, sent - trained, axes=1, precision="highest"),
                 sums.encoder,
-                theta.encoder,
+                sent.encoder,
                 local.theta.encoder,
             )
             loss = sums.loss + jnp.sum(jnp.where(done, local.loss, 0.0))
-            return Sums(encoder, works.request.hand_in(sums.rows, rows, members, done), loss)
+            return Sums(encoder, wanted.hand_in(sums.rows, rows, members, done), loss)
 
         sums = lanes.run(queues, steps, take_up=take_up, step=step, hand_in=hand_in, sums=nothing)
-        return sums._replace(rows=works.request.total(sums.rows, training.num_classes))
+        return sums._replace(rows=wanted.total(sums.rows))
 
     def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
@@ -155,15 +154,17 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         clients = cohort.clients
         keys = jax.vmap(lambda member: sampling.client_key(root, state.round, member))(clients.client_id)
         works = jax.vmap(partial(client.prepare, training))(clients, keys, cohort.place)
+        wanted = works.request.wanted(training.num_classes)
+        taken = server.take(state, wanted)
         everywhere = parallel.REPLICATED
         by_lane: Any = (parallel.BY_CLIENT, everywhere, everywhere)
-        in_specs = (everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane))
+        in_specs = (everywhere, everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane))
         sums = parallel.summed(train_share, mesh, in_specs)(
-            state.theta, stored, labels, works, cohort.steps, cohort.queues
+            Theta(state.encoder, taken.rows), wanted, stored, labels, works, cohort.steps, cohort.queues
         )
         n_k = clients.num_examples.astype(jnp.float32)
-        row_weight = works.request.row_weight(n_k, training.num_classes)
-        state = server.step(state, CohortSum(sums.encoder, sums.rows, jnp.sum(n_k), row_weight))
+        cohort_sum = CohortSum(sums.encoder, sums.rows, jnp.sum(n_k), wanted.weigh(n_k))
+        state = server.step(state, wanted, taken, cohort_sum)
 
         part_size, _ = training.parts_of(clients.examples.shape[1])
         load = jnp.zeros((mesh.size, packing.lanes), jnp.int32).reshape(-1).at[cohort.queues.lane].add(cohort.steps)

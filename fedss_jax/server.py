@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 
+from fedss_jax import parallel, rows
 from fedss_jax.methods import Method
+from fedss_jax.rows import Dense, Layout, Lazy
 from fedss_jax.types import Params, ServerState, Theta, UserError
 
 ROW_WEIGHTINGS = ("cohort", "holders")
@@ -21,9 +25,9 @@ class CohortSum(NamedTuple):
     """A cohort's pseudo-gradients, each weighted with its client's number of examples n_k, summed."""
 
     encoder: Params
-    rows: jax.Array  # [n, d]; a client that does not hold a row adds zero
+    rows: jax.Array  # [R, d] of the wanted classes; a client that does not hold a row adds zero
     weight: jax.Array  # [] sum of n_k
-    row_weight: jax.Array  # [n] sum of n_k over the clients that hold the row
+    row_weight: jax.Array  # [R] sum of n_k over the clients that hold the row
 
 
 def make_optimizer(
@@ -58,25 +62,63 @@ def make_optimizer(
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation  # of the encoder
+    rows: Lazy | Dense  # how W is kept and moved
     method: Method
     row_weighting: str = "cohort"
 
     def init(self, theta: Theta) -> ServerState:
-        return ServerState(jnp.zeros((), jnp.int32), theta, self.optimizer.init(theta))
+        encoder, class_matrix = theta
+        start = jnp.zeros((), jnp.int32)
+        return ServerState(start, encoder, self.optimizer.init(encoder), self.rows.init(class_matrix))
 
-    def step(self, state: ServerState, cohort: CohortSum) -> ServerState:
+    def start(self, theta: Theta) -> ServerState:
+        """The same, where it belongs on the mesh. Theta is given up: there may be no room for two."""
+        layout = self.rows.layout
+        rows = jax.device_put(layout.fill_up(theta.class_matrix), layout.sharding)
+        theta = Theta(parallel.replicate(layout.mesh, theta.encoder), rows)
+        shapes = jax.eval_shape(self.init, theta)
+        everywhere = NamedSharding(layout.mesh, parallel.REPLICATED)
+        shardings = jax.tree.map(lambda _: everywhere, shapes)
+        shardings = shardings._replace(rows=jax.tree.map(layout.sharding_of, shapes.rows))
+        return jax.jit(self.init, donate_argnums=0, out_shardings=shardings)(theta)
+
+    def theta(self, state: ServerState) -> Theta:
+        """The whole model, with all rows up to date. (A copy of W: who needs only some of it asks `rows` for that.)"""
+        return Theta(state.encoder, self.rows.current(state.rows, state.round)[: self.rows.layout.num_classes])
+
+    def take(self, state: ServerState, wanted: Any) -> Any:
+        """The rows of W that a cohort wants (`rows`), and what else is needed to move them."""
+        return self.rows.take(state.rows, wanted, state.round)
+
+    def step(self, state: ServerState, wanted: Any, taken: Any, cohort: CohortSum) -> ServerState:
         """Average, take the optimizer's step, then the method's own.
 
+        wanted: a class_matrix.Wanted or Everything; taken: what `take` gave for it.
         A row's average is over the whole cohort's weight, as in the paper, or over its holders' only.
         """
         weight = jnp.maximum(cohort.weight, 1.0)
         row_weight = weight
         if self.row_weighting == "holders":
             row_weight = jnp.maximum(cohort.row_weight, 1.0)[:, None]
-        gradient = Theta(jax.tree.map(lambda g: g / weight, cohort.encoder), cohort.rows / row_weight)
-        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.theta)
-        theta = optax.apply_updates(state.theta, updates)
-        touched = cohort.row_weight > 0
-        theta = theta._replace(class_matrix=self.method.after_step(theta.class_matrix, touched))
-        return ServerState(state.round + 1, theta, opt_state)
+        gradient = jax.tree.map(lambda g: g / weight, cohort.encoder)
+        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.encoder)
+        encoder = optax.apply_updates(state.encoder, updates)
+        moved = self.rows.step(state.rows, taken, wanted, cohort.rows / row_weight, self.method.after_step)
+        return ServerState(state.round + 1, encoder, opt_state, moved)
+
+
+def make_server(
+    layout: Layout,
+    method: Method,
+    *,
+    optimizer: str = "sgd",
+    learning_rate: optax.ScalarOrSchedule = 1.0,
+    options: Mapping[str, Any] = MappingProxyType({"momentum": 0.9}),
+    row_weighting: str = "cohort",
+    section: str = "server",
+) -> Server:
+    """section: the part of the config that asks for it, to name in messages."""
+    made = make_optimizer(section, optimizer, learning_rate, options)
+    kept = rows.make(layout, optimizer, learning_rate, options, made, method.every_row)
+    return Server(made, kept, method, row_weighting)

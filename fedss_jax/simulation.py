@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from fedss_jax import centralized, class_matrix, data, feed, methods, models, packing, parallel, weights
+from fedss_jax import centralized, data, feed, methods, models, packing, parallel, weights
 from fedss_jax.client import LocalTraining
 from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
 from fedss_jax.data.partition import make_population
@@ -21,7 +21,8 @@ from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.losses import cosine_logits
 from fedss_jax.round import Packing, Round, draw_cohort, make_round
-from fedss_jax.server import Server, make_optimizer
+from fedss_jax.rows import Dense, Layout
+from fedss_jax.server import Server, make_optimizer, make_server
 from fedss_jax.types import Clients, Dataset, Model, ServerState, Theta, UserError
 
 
@@ -34,7 +35,7 @@ class Simulation(NamedTuple):
     state: ServerState
     kind: Round
     inputs: tuple[jax.Array, Clients, jax.Array]  # labels, population, root key: what a round takes besides
-    evaluate: Callable[[Theta], dict[str, float]]
+    evaluate: Callable[[ServerState], dict[str, float]]
     notes: list[str]  # worth telling before it begins
 
 
@@ -43,7 +44,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     config = resolve(config)
     mesh = mesh or parallel.make_mesh()
     # Whatever can be wrong is found before pictures are decoded, which may take hours.
-    optimizer = make_server_optimizer(config) if make_method(config).federated else None
+    check_server(config)
     source = data.find(config.data.name, config.eval.split, source_options(config))
     if config.init_from:
         weights.check(config.init_from)
@@ -73,18 +74,25 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         num_classes=dataset.num_classes,
     )
     init_key, root = jax.random.split(jax.random.key(config.seed))
-    if optimizer is not None:
-        server = Server(optimizer, method, config.server.row_weighting)
+    if method.federated:
+        server = make_federated_server(
+            config, method, Layout(mesh, dataset.num_classes, shards_rows(config, method, mesh))
+        )
         effort = models.count_effort(model, input_shape(dataset))
         training, layout = lay_out(fitted, training, effort, population, root, residency, mesh)
         kind = make_round(training, server, layout, mesh)
     else:
         updates = config.centralized.updates_per_round
         updates = updates or centralized.updates_per_round(population, clients_per_round, training)
-        server = Server(make_centralized_optimizer(config, updates), method)
+        server = make_centralized_server(config, method, updates, Layout(mesh, dataset.num_classes, sharded=False))
         kind = centralized.make_round(training, server, updates, mesh)
 
-    theta, notes = init_theta(config, model, dataset, init_key)
+    state, notes = init_state(config, model, server, init_key)
+    if isinstance(server.rows, Dense) and not method.every_row:
+        notes.append(
+            f"optax.{config.server.optimizer} with these options moves all {dataset.num_classes:,} rows of W in every"
+            " round; sgd with momentum moves only those that are asked for"
+        )
     if empty_clients:
         notes.append(f"{empty_clients} clients hold no examples and were left out")
     labels = dataset.train.labels
@@ -94,10 +102,10 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         clients_per_round=clients_per_round,
         residency=residency,
         feed=feed.make_feed(dataset.train.images, residency, kind, config.rounds, labels, population, root, mesh),
-        state=parallel.replicate(mesh, jax.jit(server.init)(theta)),
+        state=state,
         kind=kind,
         inputs=parallel.replicate(mesh, (labels, population, root)),
-        evaluate=make_evaluate(config, model, dataset, mesh),
+        evaluate=make_evaluate(config, model, dataset, server, mesh),
         notes=notes,
     )
 
@@ -157,12 +165,32 @@ def make_method(config: ml_collections.ConfigDict) -> methods.Method:
     )
 
 
-def make_server_optimizer(config: ml_collections.ConfigDict) -> Any:
-    options = parse_options(config.server.options)
-    return make_optimizer("server", config.server.optimizer, config.server.learning_rate, options)
+def check_server(config: ml_collections.ConfigDict) -> None:
+    """Whether optax has the optimizer."""
+    if make_method(config).federated:
+        server = config.server
+        make_optimizer("server", server.optimizer, server.learning_rate, parse_options(server.options))
 
 
-def make_centralized_optimizer(config: ml_collections.ConfigDict, updates_per_round: int) -> Any:
+def shards_rows(config: ml_collections.ConfigDict, method: methods.Method, mesh: Mesh) -> bool:
+    """Whether W is spread over the devices. Not where a round needs all rows on each."""
+    return config.server.shard_rows and mesh.size > 1 and not method.every_row
+
+
+def make_federated_server(config: ml_collections.ConfigDict, method: methods.Method, layout: Layout) -> Server:
+    return make_server(
+        layout,
+        method,
+        optimizer=config.server.optimizer,
+        learning_rate=config.server.learning_rate,
+        options=parse_options(config.server.options),
+        row_weighting=config.server.row_weighting,
+    )
+
+
+def make_centralized_server(
+    config: ml_collections.ConfigDict, method: methods.Method, updates_per_round: int, layout: Layout
+) -> Server:
     """Steps with the rate of a client, constant unless the config asks for a schedule."""
     rate, warmup = config.client.learning_rate, config.centralized.warmup
     total = config.rounds * updates_per_round
@@ -172,39 +200,50 @@ def make_centralized_optimizer(config: ml_collections.ConfigDict, updates_per_ro
         rate = optax.warmup_cosine_decay_schedule(0.0, rate, warmup, total)
     elif warmup:
         rate = optax.linear_schedule(0.0, rate, warmup)
-    return make_optimizer("centralized", config.centralized.optimizer, rate, parse_options(config.centralized.options))
+    return make_server(
+        layout,
+        method,
+        optimizer=config.centralized.optimizer,
+        learning_rate=rate,
+        options=parse_options(config.centralized.options),
+        section="centralized",
+    )
 
 
-def init_theta(
-    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, key: jax.Array
-) -> tuple[Theta, list[str]]:
+def init_state(
+    config: ml_collections.ConfigDict, model: Model, server: Server, key: jax.Array
+) -> tuple[ServerState, list[str]]:
     """Random, or with the encoder of config.init_from; and what to say of it."""
     encoder_key, class_key = jax.random.split(key)
     encoder, notes = model.init(encoder_key), []
     if config.init_from:
         encoder, note = weights.load(config.init_from, encoder, head=config.init_from_head)
         notes = [f"the encoder starts from {config.init_from}" + (f"; {note}" if note else "")]
-    rows = class_matrix.init(class_key, dataset.num_classes, config.model.dim, config.model.class_norm)
-    return Theta(encoder, rows), notes
+    class_matrix = server.rows.layout.init(class_key, config.model.dim, config.model.class_norm)
+    return server.start(Theta(encoder, class_matrix)), notes
 
 
 def make_evaluate(
-    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, mesh: Mesh
-) -> Callable[[Theta], dict[str, float]]:
-    """evaluate(theta) -> scores on the test examples, and top-1 on (a sample of) the training examples."""
+    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, server: Server, mesh: Mesh
+) -> Callable[[ServerState], dict[str, float]]:
+    """evaluate(state) -> scores on the test examples, and top-1 on (a sample of) the training examples."""
     embed = make_embed(model, dataset.transform, mesh, config.eval.batch_size)
     count = min(config.eval.max_train_examples, len(dataset.train))
     sample = np.sort(np.random.default_rng(0).choice(len(dataset.train), count, replace=False))
 
-    def evaluate(theta: Theta) -> dict[str, float]:
-        test = embed(theta.encoder, dataset.test.images, np.arange(len(dataset.test)))
+    predict = top1.make_predict(server.rows)
+
+    def accuracy(state: ServerState, embeddings: jax.Array, labels: np.ndarray) -> float:
+        return top1.accuracy(predict(embeddings, state.rows, state.round), labels)
+
+    def evaluate(state: ServerState) -> dict[str, float]:
+        test = embed(state.encoder, dataset.test.images, np.arange(len(dataset.test)))
         if dataset.task == "retrieval":
             found = retrieval.scores(test, dataset.test.labels)
             scores = {f"eval/{name}": value for name, value in found.items()}
         else:
-            scores = {"eval/top1": top1.accuracy(test, theta.class_matrix, dataset.test.labels)}
-        train = embed(theta.encoder, dataset.train.images, sample)
-        train_top1 = top1.accuracy(train, theta.class_matrix, dataset.train.labels[sample])
-        return scores | {"train/top1": train_top1}
+            scores = {"eval/top1": accuracy(state, test, dataset.test.labels)}
+        train = embed(state.encoder, dataset.train.images, sample)
+        return scores | {"train/top1": accuracy(state, train, dataset.train.labels[sample])}
 
     return evaluate

@@ -48,7 +48,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     began = time.perf_counter()
     simulation = build(config)
     config, dataset = simulation.config, simulation.dataset
-    encoder_parameters = models.count_parameters(simulation.state.theta.encoder)
+    encoder_parameters = models.count_parameters(simulation.state.encoder)
     describe(simulation, encoder_parameters)
 
     compile_began = time.perf_counter()
@@ -59,7 +59,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began
 
-    start = simulation.evaluate(state.theta)
+    start = simulation.evaluate(state)
     folder.write(0, start)
     progress = Progress(config.rounds, config.eval.every)
     progress.update(0, start)
@@ -77,13 +77,13 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
                 examples, slots = examples + int(stats.examples), slots + int(stats.slots)
                 if round == until:
                     training_seconds += time.perf_counter() - tick
-                    scalars |= simulation.evaluate(dispatcher.state.theta)
+                    scalars |= simulation.evaluate(dispatcher.state)
                     tick = time.perf_counter()
                 folder.write(round, scalars)
                 progress.update(round, scalars)
     progress.close()
 
-    weights.save(folder.path / "encoder.safetensors", dispatcher.state.theta.encoder)
+    weights.save(folder.path / "encoder.safetensors", dispatcher.state.encoder)
     summary = {
         "method": config.method,
         "rounds": config.rounds,

@@ -86,8 +86,9 @@ class Transform(NamedTuple):
 
 class ServerState(NamedTuple):
     round: jax.Array  # [] int32, rounds done
-    theta: Theta
-    opt_state: Any
+    encoder: Params
+    opt_state: Any  # of the encoder's optimizer
+    rows: Any  # W, and what its optimizer keeps of it: see rows.py
 
 
 class Images(Protocol):

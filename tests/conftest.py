@@ -13,9 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedss_jax import server
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.losses import cosine_logits, normalize
+from fedss_jax.rows import Layout
+from fedss_jax.server import Server
 from fedss_jax.types import Clients, Dataset, Examples, Model, Resident
 
 FEATURES, DIM, CLASSES = 6, 4, 23
@@ -28,6 +31,12 @@ def linear_model() -> Model:
         init=lambda key: {"A": jax.random.normal(key, (FEATURES, DIM))},
         embed=lambda params, x: normalize(x @ params["A"]),
     )
+
+
+def make_server(mesh, method, num_classes=CLASSES, *, sharded=True, **options) -> Server:
+    """With W over the devices wherever that is possible."""
+    layout = Layout(mesh, num_classes, sharded and mesh.size > 1 and not method.every_row)
+    return server.make_server(layout, method, **options)
 
 
 def ragged_dataset() -> Dataset:

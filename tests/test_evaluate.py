@@ -12,6 +12,7 @@ from fedss_jax import models, parallel
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
+from fedss_jax.rows import Layout, Lazy
 
 
 def clustered(count, classes, dim=8, spread=0.7, seed=0):
@@ -129,14 +130,31 @@ def test_the_similarity_matrix_never_exists_whole():
 
 
 @pytest.mark.parametrize("block", [7, 50, 4096])
-def test_top1_agrees_with_one_big_product(block):
+@pytest.mark.parametrize("devices", [1, 4])
+def test_top1_agrees_with_one_big_product(block, devices):
     vectors, labels = clustered(200, 50)
     rows = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) * 5
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     expected = np.argmax(vectors @ unit.T, axis=1)
-    predicted = np.asarray(top1.predict(jnp.asarray(vectors), jnp.asarray(rows), block=block))
-    assert predicted.tolist() == expected.tolist()
-    assert top1.accuracy(jnp.asarray(vectors), jnp.asarray(rows), labels) == np.mean(expected == labels)
+    layout = Layout(parallel.make_mesh(jax.devices()[:devices]), 50, sharded=devices > 1)
+    kept = Lazy(layout, 1.0, 0.0, False)
+    placed = jax.device_put(kept.init(layout.fill_up(jnp.asarray(rows))), layout.sharding)
+    predicted = top1.make_predict(kept, block)(jnp.asarray(vectors), placed, jnp.asarray(0))
+    assert np.asarray(predicted).tolist() == expected.tolist()
+    assert top1.accuracy(predicted, labels) == np.mean(expected == labels)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_top1_brings_rows_up_to_date(devices):
+    """Two rounds after it was last moved, momentum has carried a row to where the embedding is."""
+    layout = Layout(parallel.make_mesh(jax.devices()[:devices]), 6, sharded=devices > 1)
+    kept = Lazy(layout, 1.0, 0.5, False)
+    rows = kept.init(layout.fill_up(jnp.eye(6)))
+    rows = rows._replace(velocity=rows.velocity.at[5].set(jnp.array([-4.0, 0, 0, 0, 0, 0])))
+    rows = jax.device_put(rows, layout.sharding)
+    vectors = jnp.array([[1.0, 0, 0, 0, 0, 0.3]])
+    predict = top1.make_predict(kept)
+    assert [int(predict(vectors, rows, jnp.asarray(round))[0]) for round in (0, 2)] == [0, 5]
 
 
 def test_embeddings_do_not_depend_on_batches_or_devices():

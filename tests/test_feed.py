@@ -7,9 +7,8 @@ import threading
 import chex
 import jax
 import numpy as np
-import optax
 import pytest
-from conftest import CLASSES, LOGITS, linear_model
+from conftest import CLASSES, LOGITS, linear_model, make_server
 from test_round import OPTIONS, ROOT, start
 
 from fedss_jax import centralized, feed, methods, parallel
@@ -17,7 +16,6 @@ from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.round import Packing, make_round
-from fedss_jax.server import Server
 
 ROUNDS = 4
 
@@ -26,7 +24,7 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS)
     training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES)
-    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    server = make_server(mesh, method)
     layout = Packing(K, lanes, places=60)
     kind = (
         make_round(training, server, layout, mesh)
@@ -34,14 +32,14 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
         else centralized.make_round(training, server, 3, mesh)
     )
     labels = dataset.train.labels
-    state = parallel.replicate(mesh, server.init(start()))
+    state = server.start(start())
     inputs = parallel.replicate(mesh, (labels, population, ROOT))
     made = feed.make_feed(dataset.train.images, residency, kind, ROUNDS, labels, population, ROOT, mesh)
     with made as stream:
         run = compile_rounds(kind, state, stream, inputs, 0)()
         dispatcher = Dispatcher(run, state, stream, inputs, 0)
         losses = [float(stats.loss) for _, stats in dispatcher.run_to(ROUNDS)]
-    return jax.device_get(dispatcher.state.theta), losses
+    return jax.device_get(server.theta(dispatcher.state)), losses
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ LAYERS = [
     {"types"},
     {"losses", "sampling", "parallel", "lanes", "packing", "command_line"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
-    {"methods", "analysis"},
+    {"methods", "analysis", "rows"},
     {"client", "server"},
     {"round", "centralized", "config", "evaluate"},
     {"feed"},

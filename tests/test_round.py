@@ -6,17 +6,15 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import reference
-from conftest import CLASSES, DIM, LOGITS, linear_model
+from conftest import CLASSES, DIM, LOGITS, linear_model, make_server
 
 from fedss_jax import class_matrix, methods, models, parallel
 from fedss_jax import round as round_module
 from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED, Jitter, jittered
 from fedss_jax.round import Packing, make_round
-from fedss_jax.server import Server
 from fedss_jax.types import Clients, Resident, Theta, Transform
 
 OPTIONS = dict(
@@ -49,21 +47,22 @@ def simulate(
     weighting="cohort",
     lanes=0,
     part_size=0,
+    sharded=True,
     **options,
 ):
     """The engine's theta and stats after some rounds. lanes: 0 for one for each client."""
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS | options)
     training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size)
-    server = Server(optax.sgd(1.0, momentum=0.9), method, weighting)
+    server = make_server(mesh, method, sharded=sharded, row_weighting=weighting)
     run_round = make_round(training, server, Packing(K, lanes or -(-K // devices)), mesh).several(1)
-    state = parallel.replicate(mesh, server.init(start()))
+    state = server.start(start())
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
     stats = []
     for _ in range(rounds):
         state, one = run_round(1, state, *inputs)
         stats.append(jax.tree.map(lambda number: number[0], jax.device_get(one)))
-    return jax.device_get(state.theta), stats
+    return jax.device_get(server.theta(state)), stats
 
 
 @pytest.mark.parametrize(
@@ -93,13 +92,24 @@ def test_agrees_with_a_literal_algorithm_1(dataset, store, population, name, opt
 
 
 @pytest.mark.parametrize(
-    ("name", "K"), [("fedss", 8), *((name, 5) for name in methods.METHODS if name != "centralized")]
+    ("name", "options"),
+    [
+        ("fedss", {"K": 8, "weighting": "holders"}),
+        ("fedaws", {"touched_only": True, "neighbours": 3}),
+        *((name, {}) for name in methods.METHODS if name != "centralized"),
+    ],
 )
-def test_one_two_and_eight_devices_agree(store, population, name, K):
-    alone, _ = simulate(store, population, name, devices=1, K=K)
+def test_one_two_and_eight_devices_agree(store, population, name, options):
+    alone, _ = simulate(store, population, name, devices=1, **options)
     for devices in (2, 8):
-        together, _ = simulate(store, population, name, devices=devices, K=K)
+        together, _ = simulate(store, population, name, devices=devices, **options)
         chex.assert_trees_all_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_all_rows_on_every_device_or_a_share_give_the_same_numbers(store, population):
+    shared, _ = simulate(store, population, devices=4)
+    whole, _ = simulate(store, population, devices=4, sharded=False)
+    chex.assert_trees_all_close(whole, shared, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedss", "negonly", "fullsoftmax"])
@@ -112,7 +122,7 @@ def test_padding_changes_no_number(store, population, name):
     narrow, narrow_stats = simulate(store, population, name, **options)
     padded, padded_stats = simulate(store, wide, name, **options)
     # Only the order of additions may differ.
-    chex.assert_trees_all_close(padded, narrow, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(padded, narrow, rtol=1e-5, atol=3e-6)
     for a, b in zip(narrow_stats, padded_stats):
         assert a.examples == b.examples and a.requested == b.requested and a.clients == b.clients
 
@@ -147,15 +157,15 @@ def test_several_rounds_in_a_dispatch_give_the_same_numbers(store, population):
     mesh = parallel.make_mesh(jax.devices()[:2])
     method = methods.create("fedss", OPTIONS)
     training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, LOGITS, CLASSES)
-    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    server = make_server(mesh, method)
     run = make_round(training, server, Packing(5, 3), mesh).several(4)
-    state = parallel.replicate(mesh, server.init(start()))
+    state = server.start(start())
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
     state, first = run(3, state, *inputs)
     state, rest = run(2, state, *inputs)
     theta, stats = simulate(store, population, rounds=5)
     assert state.round == 5
-    chex.assert_trees_all_close(jax.device_get(state.theta), theta, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(jax.device_get(server.theta(state)), theta, rtol=1e-4, atol=1e-5)
     losses = [*first.loss[:3], *rest.loss[:2]]
     np.testing.assert_allclose(losses, [one.loss for one in stats], rtol=1e-5)
     assert first.loss[3] == 0 == rest.loss[2]
@@ -181,7 +191,7 @@ def test_drawing_all_negatives_is_full_softmax(store, dataset):
     )
     sampled, _ = simulate(store, clients, "fedss", K=1, num_negatives=CLASSES - len(positives))
     full, _ = simulate(store, clients, "fullsoftmax", K=1)
-    chex.assert_trees_all_close(sampled, full, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(sampled, full, rtol=1e-5, atol=3e-6)
 
 
 def test_same_seed_same_bits(store, population):
@@ -198,13 +208,13 @@ def test_one_trace_over_many_rounds(store, population, monkeypatch):
 def test_the_state_given_in_is_donated(store, population):
     method = methods.create("fedss", OPTIONS)
     mesh = parallel.make_mesh(jax.devices()[:1])
-    server = Server(optax.sgd(1.0, momentum=0.9), method)
+    server = make_server(mesh, method)
     training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 1, LOGITS, CLASSES)
-    state = parallel.replicate(mesh, server.init(start()))
+    state = server.start(start())
     make_round(training, server, Packing(5, 5), mesh).several(1)(
         1, state, *parallel.replicate(mesh, (*store, population, ROOT))
     )
-    assert state.theta.class_matrix.is_deleted()
+    assert state.rows.rows.is_deleted()
 
 
 def test_rows_that_nobody_asked_for_stay_until_momentum_moves_them(store, population):
@@ -233,10 +243,10 @@ def test_every_example_epoch_and_round_is_augmented_anew(store, population):
 
     mesh = parallel.make_mesh(jax.devices()[:1])
     method = methods.create("posonly", OPTIONS)
-    server = Server(optax.sgd(1.0), method)
+    server = make_server(mesh, method, options={})
     training = LocalTraining(linear_model(), method, Transform(spy, lambda image: image), 0.1, 4, 2, LOGITS, CLASSES)
     run_round = make_round(training, server, Packing(9, 9), mesh).several(1)
-    state = parallel.replicate(mesh, server.init(start()))
+    state = server.start(start())
     for _ in range(2):
         state, _ = run_round(1, state, *parallel.replicate(mesh, (*store, population, ROOT)))
     jax.effects_barrier()
@@ -257,15 +267,15 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
     )
     method = methods.create("posonly", OPTIONS)
     training = LocalTraining(model, method, jittered(Jitter()), 0.1, 4, 2, LOGITS, 6)
-    server = Server(optax.sgd(1.0), method)
     results = []
     for devices, pad in ((1, 0), (4, 0), (1, 5)):
         mesh = parallel.make_mesh(jax.devices()[:devices])
         wide = population._replace(examples=jnp.pad(examples, ((0, 0), (0, pad))))
         theta = Theta(model.init(jax.random.key(0)), class_matrix.init(jax.random.key(1), 6, 4, 1.0))
-        state = parallel.replicate(mesh, server.init(theta))
+        server = make_server(mesh, method, 6, options={})
+        state = server.start(theta)
         run_round = make_round(training, server, Packing(3, 3), mesh).several(1)
         state, _ = run_round(1, state, *parallel.replicate(mesh, (*store, wide, ROOT)))
-        results.append(jax.device_get(state.theta))
+        results.append(jax.device_get(server.theta(state)))
     chex.assert_trees_all_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(results[2], results[0], rtol=1e-4, atol=1e-5)

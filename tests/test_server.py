@@ -7,70 +7,106 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import make_server
 
-from fedss_jax import methods
-from fedss_jax.server import CohortSum, Server, make_optimizer
+from fedss_jax import methods, parallel
+from fedss_jax.class_matrix import Wanted
+from fedss_jax.rows import Dense, Lazy
+from fedss_jax.server import CohortSum, make_optimizer
 from fedss_jax.types import Theta, UserError
 
-THETA = Theta({"w": jnp.array([1.0, 2.0])}, jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+# Three classes; two clients, of which the first asks for classes 0 and 1 and the second for class 0 alone.
+WANTED = Wanted(jnp.array([0, 1, 3, 4]), jnp.array([[0, 1], [0, 2]]), jnp.array([[True, True], [True, False]]))
+NOBODY = Wanted(jnp.array([3, 4, 5, 6]), jnp.array([[0, 0], [0, 0]]), jnp.zeros((2, 2), bool))
 COHORT = CohortSum(
     encoder={"w": jnp.array([4.0, 8.0])},
-    rows=jnp.array([[8.0, 0.0], [2.0, 0.0], [0.0, 0.0]]),
+    rows=jnp.array([[8.0, 0.0], [2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]),
     weight=jnp.asarray(8.0),
-    row_weight=jnp.array([8.0, 2.0, 0.0]),
+    row_weight=WANTED.weigh(jnp.array([2.0, 6.0])),
 )
 
 
-def server(weighting="cohort", optimizer=None):
-    return Server(optimizer or optax.sgd(1.0, momentum=0.9), methods.posonly(), weighting)
+def theta():
+    return Theta({"w": jnp.array([1.0, 2.0])}, jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
 
 
-def test_cohort_and_holder_averages_by_hand():
+def server(method=None, **options):
+    return make_server(parallel.make_mesh(jax.devices()[:1]), method or methods.posonly(), 3, **options)
+
+
+def step(s, state, wanted=WANTED, cohort=COHORT):
+    return s.step(state, wanted, s.take(state, wanted), cohort)
+
+
+def test_rows_are_added_up_over_the_clients_that_hold_them():
+    handed_in = jnp.array([[[1.0, 2.0], [3.0, 4.0]], [[10.0, 20.0], [100.0, 100.0]]])
+    np.testing.assert_allclose(WANTED.total(handed_in), [[11.0, 22.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(COHORT.row_weight, [8.0, 2.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("every_row", [False, True])
+def test_cohort_and_holder_averages_by_hand(every_row):
     for weighting, row in (("cohort", [-0.25, 1.0]), ("holders", [-1.0, 1.0])):
-        s = server(weighting)
-        state = s.step(s.init(THETA), COHORT)
-        np.testing.assert_allclose(state.theta.encoder["w"], [0.5, 1.0])
-        np.testing.assert_allclose(state.theta.class_matrix, [[0.0, 0.0], row, [1.0, 1.0]])
+        s = server(dataclasses.replace(methods.posonly(), every_row=every_row), row_weighting=weighting)
+        assert isinstance(s.rows, Dense if every_row else Lazy)
+        state = step(s, s.start(theta()))
+        encoder, class_matrix = s.theta(state)
+        np.testing.assert_allclose(encoder["w"], [0.5, 1.0], atol=1e-6)
+        np.testing.assert_allclose(class_matrix, [[0.0, 0.0], row, [1.0, 1.0]], atol=1e-6)
         assert state.round == 1
 
 
-def test_a_methods_own_step_comes_last_and_knows_who_was_touched():
+@pytest.mark.parametrize("every_row", [False, True])
+def test_a_methods_own_step_comes_last_and_knows_who_was_touched(every_row):
     seen = []
 
-    def after_step(class_matrix, touched):
-        seen.append((class_matrix, touched))
-        return class_matrix + 100.0
+    def after_step(rows, touched):
+        seen.append((rows, touched))
+        return rows + 100.0
 
-    s = Server(optax.sgd(1.0), dataclasses.replace(methods.posonly(), after_step=after_step))
-    state = s.step(s.init(THETA), COHORT)
-    ((class_matrix, touched),) = seen
-    assert touched.tolist() == [True, True, False]
-    np.testing.assert_allclose(class_matrix[0], [0.0, 0.0])  # the optimizer's step has been taken
-    np.testing.assert_allclose(state.theta.class_matrix, class_matrix + 100.0)
+    method = dataclasses.replace(methods.posonly(), after_step=after_step, every_row=every_row)
+    s = server(method, options={})
+    class_matrix = s.theta(step(s, s.start(theta()))).class_matrix
+    ((rows, touched),) = seen
+    assert touched.tolist() == ([True, True, False] if every_row else [True, True, False, False])
+    np.testing.assert_allclose(rows[0], [0.0, 0.0])  # the optimizer's step has been taken
+    np.testing.assert_allclose(class_matrix[:2], rows[:2] + 100.0)
+    np.testing.assert_allclose(class_matrix[2], [101.0, 101.0] if every_row else [1.0, 1.0])
 
 
-def test_momentum_goes_on_moving_rows_that_nobody_touches():
-    s = server()
-    state = s.step(s.init(THETA), COHORT)
-    nothing = jax.tree.map(jnp.zeros_like, COHORT)
-    moved = s.step(state, nothing).theta.class_matrix
-    np.testing.assert_allclose(moved[0], [-0.9, 0.0])
-    np.testing.assert_allclose(moved[1], [-0.25 - 0.9 * 0.25, 1.0])
+@pytest.mark.parametrize("every_row", [False, True])
+def test_momentum_goes_on_moving_rows_that_nobody_touches(every_row):
+    s = server(dataclasses.replace(methods.posonly(), every_row=every_row))
+    state = step(s, s.start(theta()))
+    moved = s.theta(step(s, state, NOBODY, jax.tree.map(jnp.zeros_like, COHORT))).class_matrix
+    np.testing.assert_allclose(moved[0], [-0.9, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(moved[1], [-0.25 - 0.9 * 0.25, 1.0], rtol=1e-6)
     np.testing.assert_allclose(moved[2], [1.0, 1.0])
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("adam", {"b1": 0.9, "eps": 1e-3}), ("yogi", {}), ("adagrad", {}), ("lamb", {}), ("sgd", {"nesterov": True})],
+    ("name", "options", "kind"),
+    [
+        ("adam", {"b1": 0.9, "eps": 1e-3}, Dense),
+        ("yogi", {}, Dense),
+        ("adagrad", {}, Dense),
+        ("lamb", {}, Dense),
+        ("sgd", {"nesterov": True}, Lazy),
+        ("sgd", {"nesterov": True, "momentum": 0.9}, Lazy),
+        ("sgd", {"momentum": 0.9, "accumulator_dtype": "bfloat16"}, Dense),
+        ("sgd", {"momentum": 1.0}, Dense),
+    ],
 )
-def test_any_optimizer_of_optax_by_name(name, options):
-    s = server(optimizer=make_optimizer("server", name, 0.1, options))
-    theta = s.step(s.init(THETA), COHORT).theta
+def test_any_optimizer_of_optax_by_name(name, options, kind):
+    s = server(optimizer=name, learning_rate=0.1, options=options)
+    assert isinstance(s.rows, kind)
+    found = s.theta(step(s, s.start(theta())))
     expected = getattr(optax, name)(0.1, **options)
-    gradient = Theta({"w": jnp.array([0.5, 1.0])}, COHORT.rows / 8.0)
-    updates, _ = expected.update(gradient, expected.init(THETA), THETA)
-    np.testing.assert_allclose(theta.encoder["w"], THETA.encoder["w"] + updates.encoder["w"], rtol=1e-6)
-    assert float(jnp.abs(theta.encoder["w"] - THETA.encoder["w"]).max()) > 0
+    gradient = Theta({"w": jnp.array([0.5, 1.0])}, jnp.array([[1.0, 0.0], [0.25, 0.0], [0.0, 0.0]]))
+    updates, _ = expected.update(gradient, expected.init(theta()), theta())
+    np.testing.assert_allclose(found.encoder["w"], theta().encoder["w"] + updates.encoder["w"], rtol=1e-6)
+    np.testing.assert_allclose(found.class_matrix, theta().class_matrix + updates.class_matrix, rtol=1e-6, atol=1e-7)
+    assert float(jnp.abs(found.encoder["w"] - theta().encoder["w"]).max()) > 0
 
 
 def test_unknown_optimizers_and_options_are_refused_with_the_known_names():

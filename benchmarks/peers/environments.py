@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,11 +37,11 @@ class Failure:
     reason: str
 
 
-def _why(output: str) -> str:
-    """The line of a failed command's output that says most."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
-    errors = [line for line in lines if line.startswith("ERROR") and not line.startswith("ERROR: Ignored")]
-    return (errors or lines)[-1][:300]
+def why(output: str) -> str:
+    """The line of a failed command's output that says most: the first error, as others follow from it."""
+    lines = [line.strip() for line in output.splitlines() if re.search(r"\w", line)] or ["no output"]
+    errors = [line for line in lines if re.match(r"ERROR(?!: Ignored)|[\w.]*(Error|Exception)\b", line)]
+    return (errors or lines[-1:])[0][:300]
 
 
 def python_of(peer: str) -> Path | Failure:
@@ -62,7 +63,7 @@ def python_of(peer: str) -> Path | Failure:
     for command in commands:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            return Failure(f"not installed: {_why(done.stdout)}")
+            return Failure(f"not installed: {why(done.stdout)}")
     stamp.write_text(wanted)
     return python
 
@@ -96,11 +97,11 @@ def run_peer(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode:
-        return Failure(f"failed: {_why(errors)}")
+        return Failure(f"failed: {why(errors)}")
     try:
         return json.loads(output.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        return Failure(f"printed no result: {_why(output)}")
+        return Failure(f"printed no result: {why(output)}")
 
 
 def main() -> None:

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedss_jax import parallel
 from fedss_jax.losses import normalize
+from fedss_jax.rows import Dense, Lazy
 
 BLOCK = 4096  # classes scored at a time; queries x all classes never exists whole
 
 Pair = tuple[jax.Array, jax.Array]
+Predict = Callable[[jax.Array, Any, jax.Array], jax.Array]
 
 
-@partial(jax.jit, static_argnames="block")
-def predict(embeddings: jax.Array, class_matrix: jax.Array, block: int = BLOCK) -> jax.Array:
-    """Embeddings [N, d], W [n, d] -> the class of the largest cosine [N]; the first of equals."""
-    n, d = class_matrix.shape
-    block = min(block, n)
-    blocks = -(-n // block)
-    unit = jnp.pad(normalize(class_matrix), ((0, blocks * block - n), (0, 0)))
+def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
+    """predict(embeddings [N, d], what the server keeps of W, rounds so far) -> the class of the largest cosine [N].
 
-    def best_so_far(best: Pair, part: Pair) -> tuple[Pair, None]:
-        score, winner = best
-        first, rows = part
-        cosine = jnp.matmul(embeddings, rows.T, precision="highest")
-        cosine = jnp.where(first + jnp.arange(block) < n, cosine, -jnp.inf)
-        here, index = jnp.max(cosine, axis=1), jnp.argmax(cosine, axis=1)
-        better = here > score
-        return (jnp.where(better, here, score), jnp.where(better, first + index, winner)), None
+    The first of equals. Every device looks through its own rows, which are brought up to date block by block.
+    """
+    layout = rows.layout
+    size = min(block, layout.share)
 
-    start = (jnp.full(len(embeddings), -jnp.inf), jnp.zeros(len(embeddings), jnp.int32))
-    parts = (jnp.arange(blocks) * block, unit.reshape(blocks, block, d))
-    (_, winner), _ = jax.lax.scan(best_so_far, start, parts)
-    return winner
+    def best_of_share(embeddings: jax.Array, kept: Any, round: jax.Array) -> Pair:
+        first = layout.first()
+
+        def better(i: jax.Array, best: Pair) -> Pair:
+            score, winner = best
+            # The last block goes back a little, so that all have one size.
+            start = jnp.minimum(i * size, layout.share - size)
+            part = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), kept)
+            classes = first + start + jnp.arange(size)
+            unit = normalize(rows.current(part, round))
+            cosine = jnp.matmul(embeddings, unit.T, precision="highest")
+            cosine = jnp.where(classes < layout.num_classes, cosine, -jnp.inf)
+            here, index = jnp.max(cosine, axis=1), jnp.argmax(cosine, axis=1)
+            is_better = here > score
+            return jnp.where(is_better, here, score), jnp.where(is_better, classes[index], winner)
+
+        count = len(embeddings)
+        nobody = jnp.full(count, -jnp.inf), jnp.zeros(count, jnp.int32)
+        return jax.tree.map(lambda a: a[None], jax.lax.fori_loop(0, -(-layout.share // size), better, nobody))
+
+    @jax.jit
+    def predict(embeddings: jax.Array, kept: Any, round: jax.Array) -> jax.Array:
+        if layout.sharded:
+            specs = parallel.REPLICATED, layout.spec, parallel.REPLICATED
+            scores, winners = layout.everywhere(best_of_share, specs, layout.spec)(embeddings, kept, round)
+        else:
+            scores, winners = best_of_share(embeddings, kept, round)
+        return jnp.take_along_axis(winners, jnp.argmax(scores, axis=0)[None], axis=0)[0]
+
+    return predict
 
 
-def accuracy(embeddings: jax.Array, class_matrix: jax.Array, labels: np.ndarray) -> float:
-    return float(np.mean(np.asarray(predict(embeddings, class_matrix)) == labels))
+def accuracy(predicted: jax.Array, labels: np.ndarray) -> float:
+    return float(np.mean(np.asarray(predicted) == labels))

@@ -1,0 +1,231 @@
+"""What the server keeps of W, and how it reads and moves it: at the cost of the rows that a cohort asks for, not of n.
+
+With momentum, a row goes on moving while nobody asks for it. But where to is known: after r such rounds a velocity v is
+v mu^r, and the row has moved by the sum of what came in between. So rows are left as they were when somebody last moved
+them, and are brought up to date when they are asked for (`Lazy`). The numbers are those of optax, which moves all rows
+in every round; optimizers whose idle steps have no such form do just that (`Dense`).
+
+On several devices each keeps an equal share of the rows, and none ever has all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedss_jax import class_matrix, parallel
+from fedss_jax.class_matrix import Everything, Wanted
+
+AfterStep = Callable[[jax.Array, jax.Array], jax.Array]  # rows [R, d], which of them were touched [R] -> rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the rows of W are: each on one device of the mesh, or all on every device."""
+
+    mesh: Mesh
+    num_classes: int
+    sharded: bool
+
+    @property
+    def spec(self) -> PartitionSpec:
+        return parallel.BY_CLIENT if self.sharded else parallel.REPLICATED
+
+    @property
+    def sharding(self) -> NamedSharding:
+        return NamedSharding(self.mesh, self.spec)
+
+    @property
+    def num_rows(self) -> int:
+        """With padding, so that all shares are equal."""
+        return parallel.padded(self.num_classes, self.mesh) if self.sharded else self.num_classes
+
+    @property
+    def share(self) -> int:
+        """Rows on a device."""
+        return self.num_rows // self.mesh.size if self.sharded else self.num_rows
+
+    def first(self) -> jax.Array:
+        """The number of a device's first row. To be asked inside shard_map."""
+        return jax.lax.axis_index(parallel.CLIENTS) * self.share if self.sharded else jnp.zeros((), jnp.int32)
+
+    def everywhere(self, function: Callable[..., Any], specs: tuple[PartitionSpec, ...], out: PartitionSpec) -> Any:
+        """The function run on every device, on its share."""
+        # The check is for gradients and sums over devices. There are none here, and loops would need casts for it.
+        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
+
+    def sharding_of(self, array: jax.ShapeDtypeStruct) -> NamedSharding:
+        """Where an array goes that the optimizer keeps: with the rows, if it has one entry for each."""
+        by_row = array.ndim > 0 and array.shape[0] == self.num_rows
+        return self.sharding if by_row else NamedSharding(self.mesh, parallel.REPLICATED)
+
+    def init(self, key: jax.Array, dim: int, norm: float) -> jax.Array:
+        """W at the start, [n, d]; the same numbers on any devices."""
+
+        def own(key: jax.Array) -> jax.Array:
+            return class_matrix.init_share(key, self.first(), self.share, dim, norm)
+
+        return jax.jit(self.everywhere(own, (parallel.REPLICATED,), self.spec))(key)
+
+    def fill_up(self, class_matrix: jax.Array) -> jax.Array:
+        """With as many rows as there is room for."""
+        missing = self.num_rows - len(class_matrix)
+        return jnp.pad(class_matrix, ((0, missing), (0, 0))) if missing else class_matrix
+
+    def take(self, kept: Any, classes: jax.Array) -> Any:
+        """Some rows [R, ...] of arrays [n, ...], on every device. Classes that do not exist give anything."""
+        if not self.sharded:
+            return jax.tree.map(lambda a: a.at[classes].get(mode="clip"), kept)
+
+        def own(kept: Any, classes: jax.Array) -> Any:
+            place = classes - self.first()
+            is_own = (place >= 0) & (place < self.share)
+            return jax.tree.map(
+                lambda a: jnp.where(_like(is_own, a), a.at[place].get(mode="clip"), jnp.zeros((), a.dtype)), kept
+            )
+
+        return parallel.summed(own, self.mesh, (self.spec, parallel.REPLICATED))(kept, classes)
+
+    def put(self, kept: Any, classes: jax.Array, rows: Any) -> Any:
+        """Arrays [n, ...] with other rows for some classes, no two the same; those that do not exist are ignored."""
+
+        def set_own(kept: Any, classes: jax.Array, rows: Any) -> Any:
+            place = classes - self.first()
+            # Classes before the share go past its end, where no other does: JAX would count back from the end.
+            place = jnp.where(place < 0, place + 2 * (self.num_rows + len(classes)), place)
+            return jax.tree.map(lambda a, new: a.at[place].set(new, mode="drop", unique_indices=True), kept, rows)
+
+        if not self.sharded:
+            return set_own(kept, classes, rows)
+        everywhere = parallel.REPLICATED
+        return self.everywhere(set_own, (self.spec, everywhere, everywhere), self.spec)(kept, classes, rows)
+
+
+def _like(mask: jax.Array, array: jax.Array) -> jax.Array:
+    """[R] -> [R, 1, ...], to choose whole rows of an array [n, ...]."""
+    return mask.reshape(-1, *(1,) * (array.ndim - 1))
+
+
+class LazyRows(NamedTuple):
+    """Rows as somebody last moved them. Of all classes [n, ...] or of some."""
+
+    rows: jax.Array  # [n, d]
+    velocity: jax.Array | None  # [n, d]; None without momentum
+    moved: jax.Array | None  # [n] int32: rounds that had passed when the row was last moved
+
+
+@dataclasses.dataclass(frozen=True)
+class Lazy:
+    """optax.sgd, with or without momentum."""
+
+    layout: Layout
+    learning_rate: float
+    momentum: float
+    nesterov: bool
+
+    def init(self, class_matrix: jax.Array) -> LazyRows:
+        if not self.momentum:
+            return LazyRows(class_matrix, None, None)
+        return LazyRows(class_matrix, jnp.zeros_like(class_matrix), jnp.zeros(len(class_matrix), jnp.int32))
+
+    def settle(self, kept: LazyRows, round: jax.Array) -> LazyRows:
+        """Rows as they are after so many rounds."""
+        if kept.velocity is None or kept.moved is None:
+            return kept
+        idle = (round - kept.moved).astype(jnp.float32)[:, None]
+        log_momentum = math.log(self.momentum)
+        # mu + mu^2 + ... + mu^idle; expm1, as for mu near 1 the difference 1 - mu^idle would have few digits left
+        travelled = self.momentum * jnp.expm1(idle * log_momentum) / math.expm1(log_momentum)
+        if self.nesterov:
+            travelled = self.momentum * travelled
+        return LazyRows(
+            kept.rows - self.learning_rate * travelled * kept.velocity,
+            jnp.exp(idle * log_momentum) * kept.velocity,
+            # Always `round`, but worked out from what was read: else XLA could write before it reads, and to be safe
+            # copies the whole array.
+            jnp.maximum(kept.moved, round),
+        )
+
+    def current(self, kept: LazyRows, round: jax.Array) -> jax.Array:
+        """Of some or all classes, the rows as they are after so many rounds."""
+        return self.settle(kept, round).rows
+
+    def take(self, kept: LazyRows, wanted: Wanted, round: jax.Array) -> LazyRows:
+        return self.settle(self.layout.take(kept, wanted.classes), round)
+
+    def step(
+        self, kept: LazyRows, taken: LazyRows, wanted: Wanted, gradient: jax.Array, after_step: AfterStep
+    ) -> LazyRows:
+        """gradient [R, d]: of the wanted rows; that of all others is zero."""
+        moved = gradient
+        velocity, round = None, None
+        if taken.velocity is not None and taken.moved is not None:
+            velocity, round = gradient + self.momentum * taken.velocity, taken.moved + 1
+            moved = gradient + self.momentum * velocity if self.nesterov else velocity
+        rows = after_step(taken.rows - self.learning_rate * moved, wanted.classes < self.layout.num_classes)
+        return self.layout.put(kept, wanted.classes, LazyRows(rows, velocity, round))
+
+
+class DenseRows(NamedTuple):
+    rows: jax.Array  # [n, d]
+    opt_state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """Any optimizer of optax, on all rows."""
+
+    layout: Layout
+    optimizer: optax.GradientTransformation
+
+    def init(self, class_matrix: jax.Array) -> DenseRows:
+        return DenseRows(class_matrix, self.optimizer.init(class_matrix))
+
+    def current(self, kept: DenseRows, round: jax.Array) -> jax.Array:
+        return kept.rows
+
+    def take(self, kept: DenseRows, wanted: Wanted | Everything, round: jax.Array) -> DenseRows:
+        rows = kept.rows if isinstance(wanted, Everything) else self.layout.take(kept.rows, wanted.classes)
+        return DenseRows(rows, None)
+
+    def step(
+        self,
+        kept: DenseRows,
+        taken: DenseRows,
+        wanted: Wanted | Everything,
+        gradient: jax.Array,
+        after_step: AfterStep,
+    ) -> DenseRows:
+        num_rows = self.layout.num_rows
+        touched = jnp.ones(num_rows, bool)
+        if isinstance(wanted, Wanted):
+            touched = jnp.zeros(num_rows, bool)
+            gradient = self.layout.put(jnp.zeros_like(kept.rows), wanted.classes, gradient)
+            touched = self.layout.put(touched, wanted.classes, jnp.ones(len(wanted.classes), bool))
+        updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
+        rows, n = kept.rows + updates, self.layout.num_classes
+        rows = rows.at[:n].set(after_step(rows[:n], touched[:n]))  # without padding
+        return DenseRows(jax.lax.with_sharding_constraint(rows, self.layout.sharding), opt_state)
+
+
+def make(
+    layout: Layout,
+    name: str,
+    learning_rate: optax.ScalarOrSchedule,
+    options: Mapping[str, Any],
+    optimizer: optax.GradientTransformation,
+    every_row: bool,
+) -> Lazy | Dense:
+    """How W is moved by optax's optimizer of that name. every_row: whether all rows change in a round anyway."""
+    momentum = options.get("momentum") or 0.0
+    closed_form = name == "sgd" and not set(options) - {"momentum", "nesterov"} and 0 <= momentum < 1
+    if closed_form and not callable(learning_rate) and not every_row:
+        return Lazy(layout, float(learning_rate), momentum, bool(options.get("nesterov", False)))
+    return Dense(layout, optimizer)
