@@ -28,4 +28,4 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv benchmarks/.venvs runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv benchmarks/.venvs runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

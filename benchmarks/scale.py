@@ -1,11 +1,11 @@
-"""What a round costs as the number of classes grows: FedSS with rows moved as they are asked for, FedSS with all rows moved
-in every round, and FullSoftmax.
+"""What a round costs as the number of classes grows.
 
     python -m benchmarks.scale [--classes 10000 100000 ...] [--rounds N] [--figure FILE]
 
-A linear encoder on 64 features, d = 64, 32 of 1,000 clients a round, 100 examples and 20 classes each; with FedSS a client
-receives 100 classes. Each run is a process of its own, for its peak memory. W, its velocity and a number for each row
-take (2 d + 1) * 4 bytes a class.
+FedSS with rows moved as they are asked for, FedSS with all rows moved in every round, and FullSoftmax. A linear encoder
+on 64 features, d = 64, 32 of 1,000 clients a round, 100 examples and 20 classes each; with FedSS a client receives 100
+classes. Each run is a process of its own, for its peak memory. W, its velocity and a number for each row take
+(2 d + 1) * 4 bytes a class.
 """
 
 from __future__ import annotations
@@ -89,9 +89,15 @@ def measure(kind: str, num_classes: int, rounds: int) -> dict[str, Any]:
     server = make_server(Layout(mesh, num_classes, sharded=mesh.size > 1 and not method.every_row), method)
     program: Any = make_round(training, server, Packing(COHORT, lanes), mesh).several(1)
     state = server.start(Theta(model.init(jax.random.key(0)), server.rows.layout.init(jax.random.key(1), DIM, 0.5)))
-    inputs = Resident(jnp.asarray(dataset.train.images)), jnp.asarray(dataset.train.labels), population, jax.random.key(2)
+    inputs = (
+        Resident(jnp.asarray(dataset.train.images)),
+        jnp.asarray(dataset.train.labels),
+        population,
+        jax.random.key(2),
+    )
     run = program.lower(jnp.int32(1), state, *inputs).compile()
-    seconds, began = [], time.perf_counter()
+    seconds: list[float] = []
+    began = time.perf_counter()
     while len(seconds) < 5 or (len(seconds) < rounds and time.perf_counter() - began < 60):
         tick = time.perf_counter()
         state, stats = run(jnp.int32(1), state, *inputs)
