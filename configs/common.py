@@ -32,7 +32,9 @@ def get_config() -> ConfigDict:
     config.server.optimizer = "sgd"  # any optimizer of optax by name: adam is FedAdam, yogi FedYogi
     config.server.learning_rate = 1.0
     config.server.options = "momentum=0.9"  # its other arguments: "b1=0.9,b2=0.99,eps=1e-3"
-    config.server.shard_rows = True  # each of several devices keeps a share of W's rows; False: all keep all of them
+    config.server.shard_rows = (
+        "auto"  # yes: each of several devices keeps a share of W's rows; no: all keep all of them
+    )
     config.server.row_weighting = "cohort"  # a row's update is averaged over the cohort, or its "holders"
 
     config.fedaws = ConfigDict()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedss_jax import sampling
 from fedss_jax.class_matrix import Request
-from fedss_jax.losses import sampled_softmax
+from fedss_jax.crew import ALONE, Crew
 from fedss_jax.methods import Method
 from fedss_jax.types import Clients, Model, Stored, Theta, Transform
 
@@ -39,6 +39,7 @@ class LocalTraining:
     logits: Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
     num_classes: int
     part_size: int = 0  # 0: the whole batch
+    crew: Crew = ALONE
 
     @property
     def cuts_batches(self) -> bool:
@@ -73,7 +74,7 @@ class Local(NamedTuple):
 
 
 class Batch(NamedTuple):
-    images: jax.Array  # [B, H, W, C]
+    images: jax.Array  # [B, H, W, C]; with a crew, just those that this device embeds
     labels: jax.Array  # [B]
     weights: jax.Array  # [B] 1, or 0 for padding
 
@@ -81,9 +82,9 @@ class Batch(NamedTuple):
 def batch_loss(training: LocalTraining, theta: Theta, request: Request, batch: Batch) -> jax.Array:
     """Summed loss of a batch under a method's softmax. []"""
     embeddings = training.model.embed(theta.encoder, batch.images)
-    logits = training.logits(embeddings, theta.class_matrix)
-    competes = training.method.competes(request)
-    each = sampled_softmax(logits, request.is_target(batch.labels), competes, request.log_inclusion)
+    each = training.crew.softmax(
+        embeddings, theta.class_matrix, training.logits, request, training.method.competes, batch.labels
+    )
     return jnp.sum(each * batch.weights)
 
 
@@ -133,12 +134,15 @@ def step(
     is_real = (part * size + jnp.arange(size) < client.num_examples) & is_there
     slots = jnp.where(is_real, work.order[epoch, part], 0)
 
-    rows = client.examples[slots]
+    fill = training.crew.padded(size) - size
+    is_real, slots = jnp.pad(is_real, (0, fill)), jnp.pad(slots, (0, fill))
+    own = training.crew.own(slots)
     epoch_key = jax.random.fold_in(work.augment_key, epoch)
-    keys = jax.vmap(lambda slot: jax.random.fold_in(epoch_key, slot))(slots)
-    images = jax.vmap(training.transform.train)(keys, stored.take(rows, work.place + slots))
-    batch = Batch(images, labels[rows], is_real.astype(jnp.float32))
+    keys = jax.vmap(lambda slot: jax.random.fold_in(epoch_key, slot))(own)
+    images = jax.vmap(training.transform.train)(keys, stored.take(client.examples[own], work.place + own))
+    batch = Batch(images, labels[client.examples[slots]], is_real.astype(jnp.float32))
     loss, gradient = jax.value_and_grad(lambda theta: batch_loss(training, theta, work.request, batch))(local.theta)
+    gradient = training.crew.total(gradient)
 
     # The mean over the batch's real examples; a step without any leaves the sub-model as it is.
     in_batch = jnp.clip(client.num_examples - part // batch_parts * training.batch_size, 1, training.batch_size)

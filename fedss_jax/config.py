@@ -38,6 +38,7 @@ ABOVE_ZERO = ("client.learning_rate", "server.learning_rate", "model.logit_scale
 ONE_OF = {
     "method": tuple(METHODS),
     "server.row_weighting": ROW_WEIGHTINGS,
+    "server.shard_rows": ("auto", "yes", "no"),
     "data.residency": ("auto", "device", "host", "disk"),
 }
 

@@ -43,6 +43,7 @@ class Method:
     after_step(rows, touched) -> rows: what the server does to the class matrix after its optimizer's step.
     every_row: whether a round changes rows of W that no client asked for (beyond what momentum does). after_step is
       then given all rows, else just those that were asked for.
+    requests_all: whether every client asks for all classes.
     federated: False if there are no clients, only i.i.d. batches of all examples.
     """
 
@@ -51,6 +52,7 @@ class Method:
     num_negatives: Count = lambda num_positives: 0
     after_step: Callable[[jax.Array, jax.Array], jax.Array] = _keep
     every_row: bool = False
+    requests_all: bool = False
     federated: bool = True
 
 
@@ -128,7 +130,7 @@ def fedaws(*, margin: float, spreadout_step: float, neighbours: int, touched_onl
 
 def fullsoftmax() -> Method:
     """FedAvg with the whole class matrix at every client: what FedSS approximates."""
-    return Method(request=_request_all, every_row=True)
+    return Method(request=_request_all, every_row=True, requests_all=True)
 
 
 def centralized() -> Method:

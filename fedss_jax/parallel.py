@@ -70,6 +70,12 @@ def summed(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Any, ...]) 
     return lambda *arguments: jax.tree.map(total, everywhere(*arguments))
 
 
+def of_first(mesh: Mesh, tree: Any) -> Any:
+    """Of arrays [devices, ...] the first device's entry, on all of them."""
+    everywhere = NamedSharding(mesh, REPLICATED)
+    return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a[0], everywhere), tree)
+
+
 def padded(size: int, mesh: Mesh) -> int:
     """The next multiple of the number of devices."""
     return -(-size // mesh.size) * mesh.size

@@ -16,9 +16,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedss_jax import client, lanes, parallel, sampling
 from fedss_jax.client import Local, LocalTraining, Work
+from fedss_jax.crew import Together
 from fedss_jax.lanes import Queues
 from fedss_jax.server import CohortSum, Server
-from fedss_jax.types import Clients, Params, ServerState, Stored, Theta
+from fedss_jax.types import Clients, Params, Resident, ServerState, Stored, Theta
 
 
 class RoundStats(NamedTuple):
@@ -72,7 +73,7 @@ class Packing(NamedTuple):
     """How cohorts are laid out on the devices."""
 
     clients_per_round: int
-    lanes: int  # clients that are under way on a device at a time
+    lanes: int  # clients that are under way at a time, on a device or (where all work together) on all of them
     places: int = 0  # examples that a device is sent for a round, where they are streamed
 
 
@@ -81,10 +82,10 @@ class Cohort(NamedTuple):
 
     clients: Clients
     steps: jax.Array  # [K]
-    queues: Queues  # over the lanes of all devices, device by device
-    device: jax.Array  # [K]
-    place: jax.Array  # [K] of a client's first example among those that its device takes
-    taken: jax.Array  # [devices] how many examples each takes in all
+    queues: Queues  # over the lanes of all groups, group by group
+    group: jax.Array  # [K]
+    place: jax.Array  # [K] of a client's first example among those that its group takes
+    taken: jax.Array  # [groups] how many examples each takes in all
 
 
 class Sums(NamedTuple):
@@ -104,23 +105,31 @@ def draw_cohort(
     chosen = sampling.cohort(key, size, packing.clients_per_round)
     clients = Clients(*(field[chosen] for field in population))
     steps = training.epochs * client.parts_an_epoch(training, clients)
-    queues = lanes.pack(steps, packing.lanes * mesh.size)
-    device = queues.lane // packing.lanes
-    on_device = (device[:, None] == jnp.arange(mesh.size)) * clients.num_examples[:, None]  # [K, devices]
-    before = jnp.cumsum(on_device, axis=0) - on_device
-    place = jnp.sum(jnp.where(on_device > 0, before, 0), axis=1)
-    return Cohort(clients, steps, queues, device, place, jnp.sum(on_device, axis=0))
+    groups = training.crew.groups(mesh)
+    queues = lanes.pack(steps, packing.lanes * groups)
+    group = queues.lane // packing.lanes
+    in_group = (group[:, None] == jnp.arange(groups)) * clients.num_examples[:, None]  # [K, groups]
+    before = jnp.cumsum(in_group, axis=0) - in_group
+    place = jnp.sum(jnp.where(in_group > 0, before, 0), axis=1)
+    return Cohort(clients, steps, queues, group, place, jnp.sum(in_group, axis=0))
 
 
 def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: Mesh) -> Round:
     draw = partial(draw_cohort, training, packing, mesh)
+    groups = training.crew.groups(mesh)
+    together = isinstance(training.crew, Together)
+    by_group = parallel.BY_CLIENT if groups > 1 else parallel.REPLICATED
 
     def train_share(
         sent: Theta, wanted: Any, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
     ) -> Sums:
         """One device's lanes. sent: phi, and the wanted rows of W."""
         nothing = Sums(jax.tree.map(jnp.zeros_like, sent.encoder), wanted.nothing(sent.class_matrix), jnp.zeros(()))
-        sent, nothing = parallel.varying((sent, nothing))
+        rows = (sent.class_matrix, nothing.rows)
+        if not together:  # else they are each device's own already
+            rows = parallel.varying(rows)
+        encoder, no_encoder, no_loss = parallel.varying((sent.encoder, nothing.encoder, nothing.loss))
+        sent, nothing = Theta(encoder, rows[0]), Sums(no_encoder, rows[1], no_loss)
 
         def received(member: jax.Array) -> Theta:
             return Theta(sent.encoder, wanted.received(sent.class_matrix, member))
@@ -147,6 +156,29 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         sums = lanes.run(queues, steps, take_up=take_up, step=step, hand_in=hand_in, sums=nothing)
         return sums._replace(rows=wanted.total(sums.rows))
 
+    def everyones_sums(stored: Stored) -> Callable[..., Sums]:
+        """train_share of all devices: summed, or with each its own rows where they work together."""
+        everywhere = parallel.REPLICATED
+        sent: Any = (everywhere, parallel.BY_CLIENT if together else everywhere)
+        queues: Any = (by_group, everywhere, everywhere)
+        examples = everywhere if isinstance(stored, Resident) else by_group
+        in_specs = (Theta(*sent), everywhere, examples, everywhere, everywhere, everywhere, Queues(*queues))
+        if not together:
+            return parallel.summed(train_share, mesh, in_specs)
+
+        def share(*arguments: Any) -> Sums:
+            sums = train_share(*arguments)
+            return Sums(jax.tree.map(lambda a: a[None], sums.encoder), sums.rows, sums.loss[None])
+
+        shares = jax.shard_map(share, mesh=mesh, in_specs=in_specs, out_specs=parallel.BY_CLIENT)
+
+        def collected(*arguments: Any) -> Sums:
+            """Everyone has the same sums, but for rows, of which each has its own."""
+            sums = shares(*arguments)
+            return Sums(parallel.of_first(mesh, sums.encoder), sums.rows, parallel.of_first(mesh, sums.loss))
+
+        return collected
+
     def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
     ) -> tuple[ServerState, RoundStats]:
@@ -156,10 +188,7 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         works = jax.vmap(partial(client.prepare, training))(clients, keys, cohort.place)
         wanted = works.request.wanted(training.num_classes)
         taken = server.take(state, wanted)
-        everywhere = parallel.REPLICATED
-        by_lane: Any = (parallel.BY_CLIENT, everywhere, everywhere)
-        in_specs = (everywhere, everywhere, parallel.spec(stored), everywhere, everywhere, everywhere, Queues(*by_lane))
-        sums = parallel.summed(train_share, mesh, in_specs)(
+        sums = everyones_sums(stored)(
             Theta(state.encoder, taken.rows), wanted, stored, labels, works, cohort.steps, cohort.queues
         )
         n_k = clients.num_examples.astype(jnp.float32)
@@ -167,13 +196,13 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         state = server.step(state, wanted, taken, cohort_sum)
 
         part_size, _ = training.parts_of(clients.examples.shape[1])
-        load = jnp.zeros((mesh.size, packing.lanes), jnp.int32).reshape(-1).at[cohort.queues.lane].add(cohort.steps)
-        trips = jnp.max(load.reshape(mesh.size, packing.lanes), axis=1)
+        load = jnp.zeros(groups * packing.lanes, jnp.int32).at[cohort.queues.lane].add(cohort.steps)
+        trips = jnp.max(load.reshape(groups, packing.lanes), axis=1)
         took_part = clients.num_examples > 0
         stats = RoundStats(
             loss=sums.loss,
             examples=training.epochs * jnp.sum(clients.num_examples),
-            slots=jnp.sum(trips) * packing.lanes * part_size,
+            slots=jnp.sum(trips) * packing.lanes * training.crew.padded(part_size),
             requested=jnp.sum(took_part * jnp.sum(works.request.valid, axis=-1)),
             clients=jnp.sum(took_part),
         )
@@ -183,9 +212,9 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         cohort = draw(population, root, round)
         clients = cohort.clients
         slot = jnp.arange(clients.examples.shape[1])
-        place = (cohort.device * packing.places + cohort.place)[:, None] + slot
-        nowhere = mesh.size * packing.places
+        place = (cohort.group * packing.places + cohort.place)[:, None] + slot
+        nowhere = groups * packing.places
         place = jnp.where(slot < clients.num_examples[:, None], place, nowhere)
         return jnp.full(nowhere, -1).at[place].set(clients.examples, mode="drop")
 
-    return Round(one, jax.jit(examples), parallel.BY_CLIENT, mesh)
+    return Round(one, jax.jit(examples), by_group, mesh)

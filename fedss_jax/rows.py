@@ -153,6 +153,10 @@ class Lazy:
             jnp.maximum(kept.moved, round),
         )
 
+    def by_row(self, kept: LazyRows) -> LazyRows:
+        """What `current` needs, with one entry for each row."""
+        return kept
+
     def current(self, kept: LazyRows, round: jax.Array) -> jax.Array:
         """Of some or all classes, the rows as they are after so many rounds."""
         return self.settle(kept, round).rows
@@ -187,6 +191,9 @@ class Dense:
 
     def init(self, class_matrix: jax.Array) -> DenseRows:
         return DenseRows(class_matrix, self.optimizer.init(class_matrix))
+
+    def by_row(self, kept: DenseRows) -> DenseRows:
+        return DenseRows(kept.rows, None)
 
     def current(self, kept: DenseRows, round: jax.Array) -> jax.Array:
         return kept.rows

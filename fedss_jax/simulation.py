@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from fedss_jax import centralized, data, feed, methods, models, packing, parallel, weights
 from fedss_jax.client import LocalTraining
 from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
+from fedss_jax.crew import Together
 from fedss_jax.data.partition import make_population
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
@@ -75,12 +76,13 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
     )
     init_key, root = jax.random.split(jax.random.key(config.seed))
     if method.federated:
-        server = make_federated_server(
-            config, method, Layout(mesh, dataset.num_classes, shards_rows(config, method, mesh))
-        )
+        layout = Layout(mesh, dataset.num_classes, shards_rows(config, method, dataset.num_classes, mesh))
+        if layout.sharded and method.requests_all:
+            training = dataclasses.replace(training, crew=Together(layout))
+        server = make_federated_server(config, method, layout)
         effort = models.count_effort(model, input_shape(dataset))
-        training, layout = lay_out(fitted, training, effort, population, root, residency, mesh)
-        kind = make_round(training, server, layout, mesh)
+        training, places = lay_out(fitted, training, effort, population, root, residency, mesh)
+        kind = make_round(training, server, places, mesh)
     else:
         updates = config.centralized.updates_per_round
         updates = updates or centralized.updates_per_round(population, clients_per_round, training)
@@ -172,9 +174,17 @@ def check_server(config: ml_collections.ConfigDict) -> None:
         make_optimizer("server", server.optimizer, server.learning_rate, parse_options(server.options))
 
 
-def shards_rows(config: ml_collections.ConfigDict, method: methods.Method, mesh: Mesh) -> bool:
-    """Whether W is spread over the devices. Not where a round needs all rows on each."""
-    return config.server.shard_rows and mesh.size > 1 and not method.every_row
+def shards_rows(config: ml_collections.ConfigDict, method: methods.Method, num_classes: int, mesh: Mesh) -> bool:
+    """Whether W is spread over the devices.
+
+    Where clients train all of it, that makes all devices work on the same clients: only if there is no other way.
+    """
+    if mesh.size == 1 or config.server.shard_rows == "no" or (method.every_row and not method.requests_all):
+        return False
+    if not method.requests_all or config.server.shard_rows == "yes":
+        return True
+    copies = 6  # W, its velocity and its update; at a client another W and its gradient; and one to spare
+    return copies * num_classes * config.model.dim * 4 > feed.device_memory(mesh.devices.flat[0])
 
 
 def make_federated_server(config: ml_collections.ConfigDict, method: methods.Method, layout: Layout) -> Server:

@@ -35,7 +35,11 @@ def linear_model() -> Model:
 
 def make_server(mesh, method, num_classes=CLASSES, *, sharded=True, **options) -> Server:
     """With W over the devices wherever that is possible."""
-    layout = Layout(mesh, num_classes, sharded and mesh.size > 1 and not method.every_row)
+    layout = Layout(
+        mesh,
+        num_classes,
+        sharded and mesh.size > 1 and method.federated and (method.requests_all or not method.every_row),
+    )
     return server.make_server(layout, method, **options)
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from configs import common, glyphs
 from fedss_jax import config as config_module
-from fedss_jax import methods
+from fedss_jax import methods, parallel
 from fedss_jax.config import fit_to_population
-from fedss_jax.simulation import make_centralized_optimizer, make_method
+from fedss_jax.rows import Layout
+from fedss_jax.simulation import make_centralized_server, make_method
 from fedss_jax.types import Clients, UserError
 
 
@@ -167,7 +168,8 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
     config.client.learning_rate, config.rounds, config.centralized.warmup = 0.5, 10, 4
 
     def rates(config):
-        optimizer = make_centralized_optimizer(config, updates_per_round=2)
+        layout = Layout(parallel.make_mesh(), 3, sharded=False)
+        optimizer = make_centralized_server(config, methods.centralized(), 2, layout).optimizer
         one = jnp.ones(())
         state, steps = optimizer.init(one), []
         for _ in range(20):

@@ -13,6 +13,7 @@ from conftest import CLASSES, DIM, LOGITS, linear_model, make_server
 from fedss_jax import class_matrix, methods, models, parallel
 from fedss_jax import round as round_module
 from fedss_jax.client import LocalTraining
+from fedss_jax.crew import ALONE, Together
 from fedss_jax.data.augment import UNCHANGED, Jitter, jittered
 from fedss_jax.round import Packing, make_round
 from fedss_jax.types import Clients, Resident, Theta, Transform
@@ -53,8 +54,12 @@ def simulate(
     """The engine's theta and stats after some rounds. lanes: 0 for one for each client."""
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS | options)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size)
     server = make_server(mesh, method, sharded=sharded, row_weighting=weighting)
+    layout = server.rows.layout
+    crew = Together(layout) if method.requests_all and layout.sharded else ALONE
+    training = LocalTraining(
+        linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size, crew
+    )
     run_round = make_round(training, server, Packing(K, lanes or -(-K // devices)), mesh).several(1)
     state = server.start(start())
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
@@ -106,9 +111,10 @@ def test_one_two_and_eight_devices_agree(store, population, name, options):
         chex.assert_trees_all_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_all_rows_on_every_device_or_a_share_give_the_same_numbers(store, population):
-    shared, _ = simulate(store, population, devices=4)
-    whole, _ = simulate(store, population, devices=4, sharded=False)
+@pytest.mark.parametrize("name", ["fedss", "fullsoftmax"])
+def test_all_rows_on_every_device_or_a_share_give_the_same_numbers(store, population, name):
+    shared, _ = simulate(store, population, name, devices=4)
+    whole, _ = simulate(store, population, name, devices=4, sharded=False)
     chex.assert_trees_all_close(whole, shared, rtol=1e-4, atol=1e-5)
 
 

@@ -49,6 +49,7 @@ def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
 
     @jax.jit
     def predict(embeddings: jax.Array, kept: Any, round: jax.Array) -> jax.Array:
+        kept = rows.by_row(kept)
         if layout.sharded:
             specs = parallel.REPLICATED, layout.spec, parallel.REPLICATED
             scores, winners = layout.everywhere(best_of_share, specs, layout.spec)(embeddings, kept, round)

@@ -1,0 +1,88 @@
+"""Who works on a client's step: one device, or all of them together.
+
+With few classes at a client, each device trains clients of its own (`Alone`). A softmax over all classes of a W that no
+device has room for is trained by all devices at once (`Together`): each embeds a share of the batch, gets to know the
+embeddings of the others, and has the logits of its own rows. They exchange embeddings and sums, never rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fedss_jax import losses, parallel
+from fedss_jax.class_matrix import Request
+from fedss_jax.parallel import CLIENTS
+from fedss_jax.rows import Layout
+from fedss_jax.types import Theta
+
+Logits = Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """Each device trains clients of its own."""
+
+    def groups(self, mesh: Mesh) -> int:
+        """Of devices that train clients apart."""
+        return mesh.size
+
+    def padded(self, size: int) -> int:
+        """Of a step of so many examples, those that are computed."""
+        return size
+
+    def own(self, examples: jax.Array) -> jax.Array:
+        """Of a step's examples [B], those that this device embeds."""
+        return examples
+
+    def softmax(
+        self, embeddings: jax.Array, rows: jax.Array, logits: Logits, request: Request, competes: Any, labels: jax.Array
+    ) -> jax.Array:
+        """Losses [B] of all examples, from the embeddings of one's own and one's rows of W."""
+        is_target = request.is_target(labels)
+        return losses.sampled_softmax(logits(embeddings, rows), is_target, competes(request), request.log_inclusion)
+
+    def total(self, gradient: Theta) -> Theta:
+        """Over all devices that have a part in it."""
+        return gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """All devices train each client, of whose W each has a share. For methods that request all classes."""
+
+    layout: Layout
+
+    def groups(self, mesh: Mesh) -> int:
+        return 1
+
+    def padded(self, size: int) -> int:
+        devices = self.layout.mesh.size
+        return -(-size // devices) * devices
+
+    def own(self, examples: jax.Array) -> jax.Array:
+        share = len(examples) // self.layout.mesh.size
+        return jax.lax.dynamic_slice_in_dim(examples, jax.lax.axis_index(CLIENTS) * share, share)
+
+    def softmax(
+        self, embeddings: jax.Array, rows: jax.Array, logits: Logits, request: Request, competes: Any, labels: jax.Array
+    ) -> jax.Array:
+        classes = self.layout.first() + jnp.arange(self.layout.share)
+        everyones = jax.lax.all_gather(embeddings, CLIENTS, tiled=True)
+        own = jnp.where(classes < self.layout.num_classes, logits(everyones, rows), -jnp.inf)
+        largest = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(own, axis=1)), CLIENTS)
+        total = jax.lax.psum(jnp.sum(jnp.exp(own - largest[:, None]), axis=1), CLIENTS)
+        target = jax.lax.psum(jnp.sum(jnp.where(labels[:, None] == classes, own, 0.0), axis=1), CLIENTS)
+        return largest + jnp.log(total) - target
+
+    def total(self, gradient: Theta) -> Theta:
+        return gradient._replace(encoder=parallel.varying(jax.lax.psum(gradient.encoder, CLIENTS)))
+
+
+Crew = Alone | Together
+ALONE = Alone()
