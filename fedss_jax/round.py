@@ -118,7 +118,7 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
     draw = partial(draw_cohort, training, packing, mesh)
     groups = training.crew.groups(mesh)
     together = isinstance(training.crew, Together)
-    by_group = parallel.BY_CLIENT if groups > 1 else parallel.REPLICATED
+    by_group = parallel.REPLICATED if together else parallel.BY_CLIENT
 
     def train_share(
         sent: Theta, wanted: Any, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues

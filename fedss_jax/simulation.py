@@ -128,7 +128,7 @@ def lay_out(
         batch_size=training.batch_size,
         epochs=training.epochs,
         clients_per_round=config.clients_per_round,
-        devices=mesh.size,
+        devices=training.crew.groups(mesh),
         platform=mesh.devices.flat[0].platform,
         part_size=config.client.part_size,
         lanes=config.clients_per_step,

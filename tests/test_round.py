@@ -269,7 +269,7 @@ def test_augmentation_does_not_depend_on_devices_or_padding():
     examples = jnp.arange(24).reshape(4, 6)
     population = Clients(jnp.arange(4), jnp.full(4, 6), examples, jnp.tile(jnp.arange(6), (4, 1)), jnp.full(4, 6))
     model = models.create(
-        "small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"layers": ((4, 4, 2), (4, 3, 1)), "groups": 2}
+        "small", image_shape=(8, 8, 1), dim=4, dtype="float32", options={"layers": ((4, 3, 1), (4, 3, 2)), "groups": 2}
     )
     method = methods.create("posonly", OPTIONS)
     training = LocalTraining(model, method, jittered(Jitter()), 0.1, 4, 2, LOGITS, 6)

@@ -28,5 +28,5 @@ class SmallEncoder(nn.Module):
         form = form_of(self.convolution)
         for number, (features, kernel, stride) in enumerate(self.layers):
             x = Conv(features, kernel, stride, self.dtype, form, name=f"Conv_{number}")(x)
-            x = nn.relu(GroupNorm(self.groups, self.dtype, name=f"GroupNorm_{number}")(x))
+            x = nn.relu(GroupNorm(self.groups, self.dtype, epsilon=1e-6, name=f"GroupNorm_{number}")(x))
         return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION)(x.reshape(x.shape[0], -1))
