@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED) lint
 	$(BIN)/python -m pytest -n auto
 
-# Against other simulators, which it installs beside; half an hour. The tables are also in runs/bench as JSON.
+# Against other simulators, which it installs beside; an hour. The tables are also in runs/bench as JSON.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
