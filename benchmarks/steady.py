@@ -38,7 +38,7 @@ def rounds_with_host(simulation: Simulation, dispatcher: Dispatcher, until: int,
     parameters = models.count_parameters(dispatcher.state.encoder)
     progress = Progress(until, until)
     for round, stats in dispatcher.run_to(until):
-        scalars = round_scalars(stats, parameters, simulation.config.model.dim)
+        scalars = round_scalars(stats, parameters, simulation.setup.config.model.dim)
         folder.write(round, scalars)
         progress.update(round, scalars)
         yield round
@@ -48,7 +48,9 @@ def rounds_with_host(simulation: Simulation, dispatcher: Dispatcher, until: int,
 def host_overhead(rounds: int, folder: Workdir) -> dict[str, float]:
     """Shares of the time that the loop takes beyond that of its rounds in one dispatch; the median of several."""
     simulation = build(glyphs.get_config())
-    run = compile_rounds(simulation.kind, simulation.state, simulation.feed, simulation.inputs, 0)()
+    run = compile_rounds(
+        simulation.setup.kind, simulation.state, simulation.setup.abstract_stored, simulation.inputs, 0
+    )()
     with simulation.feed as feed:
         dispatcher = Dispatcher(run, simulation.state, feed, simulation.inputs, 0)
         list(
@@ -73,7 +75,9 @@ def long_run(rounds: int, folder: Workdir) -> dict[str, float]:
     config.rounds, config.model.name, config.clients_per_round = rounds, "small", 8
     config.model.options = {"layers": ((8, 8, 8),), "groups": 2}
     simulation = build(config)
-    run = compile_rounds(simulation.kind, simulation.state, simulation.feed, simulation.inputs, 0)()
+    run = compile_rounds(
+        simulation.setup.kind, simulation.state, simulation.setup.abstract_stored, simulation.inputs, 0
+    )()
     compilations: list[str] = []
     memory: list[int] = []
     began = time.perf_counter()

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedss_jax.feed import Feed
 from fedss_jax.round import Round, RoundStats
-from fedss_jax.types import Clients, ServerState
+from fedss_jax.types import Clients, Resident, ServerState, Stored
 
 MOST = 64  # rounds in one dispatch
 SECONDS = (
@@ -25,14 +24,14 @@ Inputs = tuple[jax.Array, Clients, jax.Array]  # labels, population, root key
 
 
 def compile_rounds(
-    kind: Round, state: ServerState, feed: Feed, inputs: Inputs, rounds_per_dispatch: int
+    kind: Round, state: ServerState, stored: Stored, inputs: Inputs, rounds_per_dispatch: int
 ) -> Callable[[], Callable[..., tuple[ServerState, RoundStats]]]:
     """Traces the program of a dispatch; what is returned compiles it. A call that would need another one is an error.
 
-    rounds_per_dispatch: 0 for as many as will do.
+    All but the kind may be shapes and places. rounds_per_dispatch: 0 for as many as will do.
     """
-    most = (rounds_per_dispatch or MOST) if feed.several_rounds else 1
-    return kind.several(most).lower(jnp.int32(1), state, feed.abstract, *inputs).compile  # type: ignore[attr-defined]
+    most = (rounds_per_dispatch or MOST) if isinstance(stored, Resident) else 1
+    return kind.several(most).lower(np.int32(1), state, stored, *inputs).compile  # type: ignore[attr-defined]
 
 
 class Dispatcher:
@@ -69,7 +68,7 @@ class Dispatcher:
         stored = self._feed.stored(self._sent)
         self.seconds_waiting_for_data += time.perf_counter() - asked
         # `stored` is let go of here: a streamed round's examples go as soon as it is done.
-        self.state, stats = self._run(jnp.int32(count), self.state, stored, *self._inputs)
+        self.state, stats = self._run(np.int32(count), self.state, stored, *self._inputs)
         self._sent += count
         self._pending.append((count, stats))
 

@@ -26,6 +26,8 @@ from fedss_jax.data.store import aligned
 from fedss_jax.round import Round
 from fedss_jax.types import Clients, Images, Resident, Stored, Streamed
 
+Inputs = tuple[np.ndarray, Clients, jax.Array]  # labels, population, root key: what a round takes besides
+
 DEVICE_SHARE, HOST_SHARE = 0.25, 0.5  # of the free memory, that `auto` gives to training examples
 AHEAD = 2  # rounds that are gathered before they are asked for
 
@@ -65,11 +67,9 @@ def device_memory(device: jax.Device) -> int:
 class Feed(contextlib.AbstractContextManager["Feed"]):
     """Stored examples, round by round. Use it in a `with`: its thread ends with that.
 
-    abstract: shapes and placement, to compile with.
     several_rounds: whether what it gives for one round does for those after it as well.
     """
 
-    abstract: Stored
     several_rounds: bool
 
     @abc.abstractmethod
@@ -82,7 +82,6 @@ class DeviceFeed(Feed):
 
     def __init__(self, images: Images, mesh: Mesh):
         self._resident = Resident(parallel.replicate(mesh, images[:]))
-        self.abstract = self._resident
 
     def stored(self, round: int) -> Stored:
         return self._resident
@@ -99,8 +98,6 @@ class StreamFeed(Feed):
         self._images, self._rows_of, self._rounds, self._sharding = images, rows_of, rounds, sharding
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="feed")
         self._coming: dict[int, concurrent.futures.Future[Stored]] = {}
-        shape = (*rows_of(0).shape, *images.shape[1:])
-        self.abstract = Streamed(jax.ShapeDtypeStruct(shape, images.dtype, sharding=sharding))  # type: ignore[arg-type]
 
     def _send(self, round: int) -> Stored:
         rows = self._rows_of(round)
@@ -133,26 +130,27 @@ def gather(images: Images, rows: np.ndarray) -> np.ndarray:
     return batch
 
 
-def make_feed(
-    images: Images,
-    residency: str,
-    kind: Round,
-    rounds: int,
-    labels: np.ndarray,
-    population: Clients,
-    root: jax.Array,
-    mesh: Mesh,
-) -> Feed:
+def abstract(images: Images, residency: str, kind: Round, inputs: Inputs) -> Any:
+    """What a feed gives for a round, as shapes and places: to compile with."""
+    if residency == "device":
+        everywhere = NamedSharding(kind.mesh, parallel.REPLICATED)
+        return Resident(jax.ShapeDtypeStruct(images.shape, images.dtype, sharding=everywhere))  # type: ignore[arg-type]
+    rows = jax.eval_shape(kind.examples, *inputs, np.int32(0))
+    shape, sharding = (*rows.shape, *images.shape[1:]), NamedSharding(kind.mesh, kind.streamed)
+    return Streamed(jax.ShapeDtypeStruct(shape, images.dtype, sharding=sharding))  # type: ignore[arg-type]
+
+
+def make_feed(images: Images, residency: str, kind: Round, rounds: int, inputs: Inputs) -> Feed:
     """residency: as `choose` gives it."""
     if residency == "device":
-        return DeviceFeed(images, mesh)
+        return DeviceFeed(images, kind.mesh)
     if residency == "host":
         images = images[:]
     # On a CPU, whatever the mesh is made of: on a busy accelerator the thread would wait for the round before.
     here = jax.local_devices(backend="cpu")[0]
-    on_cpu: tuple[jax.Array, Clients, jax.Array] = jax.device_put((labels, population, root), here)
+    on_cpu: tuple[jax.Array, Clients, jax.Array] = jax.device_put(inputs, here)
 
     def rows_of(round: int) -> np.ndarray:
         return np.asarray(kind.examples(*on_cpu, jax.device_put(np.int32(round), here)))
 
-    return StreamFeed(images, rows_of, rounds, NamedSharding(mesh, kind.streamed))
+    return StreamFeed(images, rows_of, rounds, NamedSharding(kind.mesh, kind.streamed))

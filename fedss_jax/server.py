@@ -72,15 +72,21 @@ class Server:
         start = jnp.zeros((), jnp.int32)
         return ServerState(start, encoder, self.optimizer.init(encoder), self.rows.init(class_matrix))
 
+    def abstract(self, theta: Theta) -> ServerState:
+        """What `start` gives, as shapes and places. theta: with as many rows as there is room for."""
+        layout = self.rows.layout
+        shapes = jax.eval_shape(self.init, theta)
+        everywhere = NamedSharding(layout.mesh, parallel.REPLICATED)
+        shardings = jax.tree.map(lambda _: everywhere, shapes)
+        shardings = shardings._replace(rows=jax.tree.map(layout.sharding_of, shapes.rows))
+        return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings)
+
     def start(self, theta: Theta) -> ServerState:
         """The same, where it belongs on the mesh. Theta is given up: there may be no room for two."""
         layout = self.rows.layout
         rows = jax.device_put(layout.fill_up(theta.class_matrix), layout.sharding)
         theta = Theta(parallel.replicate(layout.mesh, theta.encoder), rows)
-        shapes = jax.eval_shape(self.init, theta)
-        everywhere = NamedSharding(layout.mesh, parallel.REPLICATED)
-        shardings = jax.tree.map(lambda _: everywhere, shapes)
-        shardings = shardings._replace(rows=jax.tree.map(layout.sharding_of, shapes.rows))
+        shardings = jax.tree.map(lambda a: a.sharding, self.abstract(theta))
         return jax.jit(self.init, donate_argnums=0, out_shardings=shardings)(theta)
 
     def theta(self, state: ServerState) -> Theta:

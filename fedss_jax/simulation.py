@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
@@ -24,26 +25,56 @@ from fedss_jax.losses import cosine_logits
 from fedss_jax.round import Packing, Round, draw_cohort, make_round
 from fedss_jax.rows import Dense, Layout
 from fedss_jax.server import Server, make_optimizer, make_server
-from fedss_jax.types import Clients, Dataset, Model, ServerState, Theta, UserError
+from fedss_jax.types import Clients, Dataset, Model, ServerState, Stored, Theta, UserError
+
+
+class Setup(NamedTuple):
+    """All that a config describes, with nothing on the devices yet."""
+
+    config: ml_collections.ConfigDict  # resolved
+    mesh: Mesh
+    dataset: Dataset
+    population: Clients
+    clients_per_round: int
+    residency: str  # where the training examples stay
+    model: Model
+    server: Server
+    training: LocalTraining
+    packing: Packing | None  # None: nobody is federated
+    kind: Round
+    init_key: jax.Array  # of the model
+    root_key: jax.Array  # of everything else
+    notes: list[str]  # worth telling before it begins
+
+    @property
+    def inputs(self) -> feed.Inputs:
+        """What a round takes besides state and examples."""
+        return self.dataset.train.labels, self.population, self.root_key
+
+    @property
+    def abstract_state(self) -> ServerState:
+        """The server's state, as shapes and places."""
+        encoder = jax.eval_shape(self.model.init, self.init_key)
+        rows: Any = jax.ShapeDtypeStruct((self.server.rows.layout.num_rows, self.config.model.dim), jnp.float32)
+        return self.server.abstract(Theta(encoder, rows))
+
+    @property
+    def abstract_stored(self) -> Stored:
+        """A round's examples, as shapes and places."""
+        return feed.abstract(self.dataset.train.images, self.residency, self.kind, self.inputs)
 
 
 class Simulation(NamedTuple):
-    config: ml_collections.ConfigDict  # resolved
-    dataset: Dataset
-    clients_per_round: int
-    residency: str  # where the training examples stay
+    setup: Setup
     feed: feed.Feed
     state: ServerState
-    kind: Round
-    inputs: tuple[jax.Array, Clients, jax.Array]  # labels, population, root key: what a round takes besides
+    inputs: tuple[jax.Array, Clients, jax.Array]  # those of the setup, on the devices
     evaluate: Callable[[ServerState], dict[str, float]]
-    notes: list[str]  # worth telling before it begins
 
 
-def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simulation:
-    """Checks the config, loads its data, puts model and data on the devices. Writes nothing but caches."""
+def prepare(config: ml_collections.ConfigDict, mesh: Mesh) -> Setup:
+    """Checks the config and loads its data. Writes nothing but caches."""
     config = resolve(config)
-    mesh = mesh or parallel.make_mesh()
     # Whatever can be wrong is found before pictures are decoded, which may take hours.
     check_server(config)
     source = data.find(config.data.name, config.eval.split, source_options(config))
@@ -74,14 +105,15 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         logits=partial(cosine_logits, scale=config.model.logit_scale),
         num_classes=dataset.num_classes,
     )
-    init_key, root = jax.random.split(jax.random.key(config.seed))
+    init_key, root_key = jax.random.split(jax.random.key(config.seed))
+    places = None
     if method.federated:
         layout = Layout(mesh, dataset.num_classes, shards_rows(config, method, dataset.num_classes, mesh))
         if layout.sharded and method.requests_all:
             training = dataclasses.replace(training, crew=Together(layout))
         server = make_federated_server(config, method, layout)
         effort = models.count_effort(model, input_shape(dataset))
-        training, places = lay_out(fitted, training, effort, population, root, residency, mesh)
+        training, places = lay_out(fitted, training, effort, population, root_key, residency, mesh)
         kind = make_round(training, server, places, mesh)
     else:
         updates = config.centralized.updates_per_round
@@ -89,7 +121,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         server = make_centralized_server(config, method, updates, Layout(mesh, dataset.num_classes, sharded=False))
         kind = centralized.make_round(training, server, updates, mesh)
 
-    state, notes = init_state(config, model, server, init_key)
+    notes = []
     if isinstance(server.rows, Dense) and not method.every_row:
         notes.append(
             f"optax.{config.server.optimizer} with these options moves all {dataset.num_classes:,} rows of W in every"
@@ -97,18 +129,34 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         )
     if empty_clients:
         notes.append(f"{empty_clients} clients hold no examples and were left out")
-    labels = dataset.train.labels
-    return Simulation(
+    return Setup(
         config=config,
+        mesh=mesh,
         dataset=dataset,
+        population=population,
         clients_per_round=clients_per_round,
         residency=residency,
-        feed=feed.make_feed(dataset.train.images, residency, kind, config.rounds, labels, population, root, mesh),
-        state=state,
+        model=model,
+        server=server,
+        training=training,
+        packing=places,
         kind=kind,
-        inputs=parallel.replicate(mesh, (labels, population, root)),
-        evaluate=make_evaluate(config, model, dataset, server, mesh),
+        init_key=init_key,
+        root_key=root_key,
         notes=notes,
+    )
+
+
+def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simulation:
+    """Ready to run: model and data are on the devices, all that JAX finds unless a mesh is given."""
+    setup = prepare(config, mesh or parallel.make_mesh())
+    state, note = init_state(setup.config, setup.model, setup.server, setup.init_key)
+    return Simulation(
+        setup=setup._replace(notes=[*note, *setup.notes]),
+        feed=feed.make_feed(setup.dataset.train.images, setup.residency, setup.kind, setup.config.rounds, setup.inputs),
+        state=state,
+        inputs=parallel.replicate(setup.mesh, setup.inputs),
+        evaluate=make_evaluate(setup.config, setup.model, setup.dataset, setup.server, setup.mesh),
     )
 
 

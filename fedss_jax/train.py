@@ -16,7 +16,7 @@ from fedss_jax.metrics import Progress, Workdir, say
 from fedss_jax.report import curves
 from fedss_jax.report import summary as report
 from fedss_jax.round import RoundStats
-from fedss_jax.simulation import Simulation, build
+from fedss_jax.simulation import Setup, build
 from fedss_jax.types import UserError
 
 
@@ -47,13 +47,14 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     """Runs the config and returns its summary. The folder gets all that the run leaves behind."""
     began = time.perf_counter()
     simulation = build(config)
-    config, dataset = simulation.config, simulation.dataset
+    setup = simulation.setup
+    config, dataset = setup.config, setup.dataset
     encoder_parameters = models.count_parameters(simulation.state.encoder)
-    describe(simulation, encoder_parameters)
+    describe(setup, encoder_parameters)
 
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
-    compile_traced = compile_rounds(simulation.kind, state, simulation.feed, inputs, config.rounds_per_dispatch)
+    compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
     folder = Workdir(workdir, config.to_dict())  # only now: what cannot run leaves nothing behind
     say("compiling the round")
     run = compile_traced()
@@ -92,7 +93,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "encoder_parameters": encoder_parameters,
         "start": start,
         "final": scalars,
-        "residency": simulation.residency,
+        "residency": setup.residency,
         "seconds": time.perf_counter() - began,
         "seconds_compiling": compile_seconds,
         "seconds_training": training_seconds,
@@ -109,15 +110,15 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     return summary
 
 
-def describe(simulation: Simulation, encoder_parameters: int) -> None:
-    config, dataset, (_, population, _) = simulation.config, simulation.dataset, simulation.inputs
-    clients, images = len(population.client_id), dataset.train.images
+def describe(setup: Setup, encoder_parameters: int) -> None:
+    config, dataset = setup.config, setup.dataset
+    clients, images = len(setup.population.client_id), dataset.train.images
     say(
         f"{config.method} on {dataset.name} ({dataset.task}): {len(dataset.train):,} images of"
-        f" {dataset.num_classes:,} classes at {clients:,} clients, {simulation.clients_per_round} a round;"
+        f" {dataset.num_classes:,} classes at {clients:,} clients, {setup.clients_per_round} a round;"
         f" {len(dataset.test):,} {config.eval.split} images; encoder of {encoder_parameters:,} parameters;"
         f" {jax.device_count()} {jax.default_backend()} device(s);"
-        f" training images ({size_in_bytes(images) / 1e9:,.2f} GB) from: {simulation.residency}"
+        f" training images ({size_in_bytes(images) / 1e9:,.2f} GB) from: {setup.residency}"
     )
-    for note in simulation.notes:
+    for note in setup.notes:
         say(note)

@@ -31,13 +31,13 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
         if method.federated
         else centralized.make_round(training, server, 3, mesh)
     )
-    labels = dataset.train.labels
+    images, inputs = dataset.train.images, (dataset.train.labels, population, ROOT)
     state = server.start(start())
-    inputs = parallel.replicate(mesh, (labels, population, ROOT))
-    made = feed.make_feed(dataset.train.images, residency, kind, ROUNDS, labels, population, ROOT, mesh)
-    with made as stream:
-        run = compile_rounds(kind, state, stream, inputs, 0)()
-        dispatcher = Dispatcher(run, state, stream, inputs, 0)
+    stored = feed.abstract(images, residency, kind, inputs)
+    on_devices = parallel.replicate(mesh, inputs)
+    with feed.make_feed(images, residency, kind, ROUNDS, inputs) as stream:
+        run = compile_rounds(kind, state, stored, on_devices, 0)()
+        dispatcher = Dispatcher(run, state, stream, on_devices, 0)
         losses = [float(stats.loss) for _, stats in dispatcher.run_to(ROUNDS)]
     return jax.device_get(server.theta(dispatcher.state)), losses
 
