@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import command_line, compilation, sweep, train
+from fedss_jax import command_line, compilation, hosts, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -17,6 +17,12 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 MODE = flags.DEFINE_enum("mode", "train", ["train", "sweep"], "One run, or every cell of the config's sweep(add).")
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
+COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "HOST:PORT of process 0, where several processes meet; a TPU pod and SLURM need not be told."
+)
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many meet there.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
+JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds until all must have come.", lower_bound=1)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
 
 
@@ -25,8 +31,9 @@ def main(argv: list[str]) -> None:
     config = CONFIG.value
     workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
-        compilation.keep()
-        train.train(config, workdir)
+        with hosts.together(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, JOIN_TIMEOUT.value):
+            compilation.keep()
+            train.train(config, workdir)
     else:
         file, _ = command_line.config_argument(sys.argv)
         cells = sweep.list_cells(command_line.load_config_file(file), config)

@@ -106,7 +106,7 @@ def measure(kind: str, num_classes: int, rounds: int) -> dict[str, Any]:
         assert np.isfinite(loss)
     peak = peak_bytes()
     predict = top1.make_predict(server.rows)
-    queries = model.embed(state.encoder, jnp.asarray(dataset.train.images[:QUERIES]))
+    queries = np.asarray(model.embed(state.encoder, jnp.asarray(dataset.train.images[:QUERIES])))
     jax.block_until_ready(predict(queries, state.rows, state.round))
     tick = time.perf_counter()
     jax.block_until_ready(predict(queries, state.rows, state.round))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,16 @@ from fedss_jax import losses, parallel
 from fedss_jax.class_matrix import Request
 from fedss_jax.parallel import CLIENTS
 from fedss_jax.rows import Layout
-from fedss_jax.types import Theta
+from fedss_jax.types import Params, Theta
+
+
+class Sums(NamedTuple):
+    """What clients have handed in, weighted with their numbers of examples."""
+
+    encoder: Params
+    rows: jax.Array  # as their request keeps them
+    loss: jax.Array  # []
+
 
 Logits = Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
 
@@ -27,6 +36,9 @@ Logits = Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows 
 @dataclasses.dataclass(frozen=True)
 class Alone:
     """Each device trains clients of its own."""
+
+    by_group = parallel.BY_CLIENT  # where that is which each group of devices has for itself
+    rows = parallel.REPLICATED  # where the rows of W are that clients receive
 
     def groups(self, mesh: Mesh) -> int:
         """Of devices that train clients apart."""
@@ -51,12 +63,23 @@ class Alone:
         """Over all devices that have a part in it."""
         return gradient
 
+    def make_own(self, rows: Any) -> Any:
+        """Rows of W as each device's own, to be trained there."""
+        return parallel.varying(rows)
+
+    def collected(self, share: Callable[..., Sums], mesh: Mesh, in_specs: tuple[Any, ...]) -> Callable[..., Sums]:
+        """What the clients of all devices hand in, from what those of one do."""
+        return parallel.summed(share, mesh, in_specs)
+
 
 @dataclasses.dataclass(frozen=True)
 class Together:
     """All devices train each client, of whose W each has a share. For methods that request all classes."""
 
     layout: Layout
+
+    by_group = parallel.REPLICATED
+    rows = parallel.BY_CLIENT
 
     def groups(self, mesh: Mesh) -> int:
         return 1
@@ -82,6 +105,24 @@ class Together:
 
     def total(self, gradient: Theta) -> Theta:
         return gradient._replace(encoder=parallel.varying(jax.lax.psum(gradient.encoder, CLIENTS)))
+
+    def make_own(self, rows: Any) -> Any:
+        return rows  # they are already
+
+    def collected(self, share: Callable[..., Sums], mesh: Mesh, in_specs: tuple[Any, ...]) -> Callable[..., Sums]:
+        """Everyone has the same sums, but for rows, of which each has its own."""
+
+        def marked(*arguments: Any) -> Sums:
+            sums = share(*arguments)
+            return Sums(jax.tree.map(lambda a: a[None], sums.encoder), sums.rows, sums.loss[None])
+
+        shares = jax.shard_map(marked, mesh=mesh, in_specs=in_specs, out_specs=parallel.BY_CLIENT)
+
+        def all_shares(*arguments: Any) -> Sums:
+            sums = shares(*arguments)
+            return Sums(parallel.of_first(mesh, sums.encoder), sums.rows, parallel.of_first(mesh, sums.loss))
+
+        return all_shares
 
 
 Crew = Alone | Together

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedss_jax import hosts
 from fedss_jax.feed import Feed
 from fedss_jax.round import Round, RoundStats
 from fedss_jax.types import Clients, Resident, ServerState, Stored
@@ -79,6 +80,8 @@ class Dispatcher:
         now = time.perf_counter()
         if not self._fixed:
             self._count = int(np.clip(SECONDS * count / (now - self._read_at), 1, MOST))
+            if jax.process_count() > 1:  # all must send alike: the first that was read decides, once for all
+                self._fixed = self._count = hosts.least(self._count)
         self._read_at = now
         for i in range(count):
             yield first + i, jax.tree.map(lambda numbers: numbers[i], stats)  # noqa: B023

@@ -21,8 +21,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from fedss_jax import parallel
-from fedss_jax.data.store import aligned
+from fedss_jax import hosts, parallel
+from fedss_jax.data.send import send
 from fedss_jax.round import Round
 from fedss_jax.types import Clients, Images, Resident, Stored, Streamed
 
@@ -37,9 +37,9 @@ def choose(residency: str, images: Images, mesh: Mesh) -> str:
     if residency != "auto":
         return residency
     size = size_in_bytes(images)
-    if size <= DEVICE_SHARE * device_memory(mesh.devices.flat[0]):
+    if size <= DEVICE_SHARE * memory_of(mesh):
         return "device"
-    return "host" if size <= HOST_SHARE * host_memory() else "disk"
+    return "host" if size <= HOST_SHARE * hosts.least(host_memory()) else "disk"
 
 
 def size_in_bytes(images: Images) -> int:
@@ -62,6 +62,12 @@ def device_memory(device: jax.Device) -> int:
     if not stats or "bytes_limit" not in stats:
         return host_memory() // jax.local_device_count()
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+
+
+def memory_of(mesh: Mesh) -> int:
+    """Bytes that are free on each device of a mesh."""
+    own = next(device for device in mesh.devices.flat if device.process_index == jax.process_index())
+    return hosts.least(device_memory(own))
 
 
 class Feed(contextlib.AbstractContextManager["Feed"]):
@@ -100,14 +106,7 @@ class StreamFeed(Feed):
         self._coming: dict[int, concurrent.futures.Future[Stored]] = {}
 
     def _send(self, round: int) -> Stored:
-        rows = self._rows_of(round)
-
-        def share(place: tuple[slice, ...] | None) -> np.ndarray:
-            return gather(self._images, rows[(place or ())[: rows.ndim]])
-
-        # Asked for device by device, so that a host gathers no more than its own devices train on.
-        shape = (*rows.shape, *self._images.shape[1:])
-        return Streamed(jax.make_array_from_callback(shape, self._sharding, share))
+        return Streamed(send(self._images, self._rows_of(round), self._sharding))
 
     def stored(self, round: int) -> Stored:
         for coming in range(round, min(round + AHEAD + 1, self._rounds)):
@@ -117,17 +116,6 @@ class StreamFeed(Feed):
 
     def __exit__(self, *reason: Any) -> None:
         self._pool.shutdown(cancel_futures=True)
-
-
-def gather(images: Images, rows: np.ndarray) -> np.ndarray:
-    """Rows of any shape; -1 gives zeros."""
-    real = rows >= 0
-    if real.all():
-        return images[rows]
-    batch = aligned((*rows.shape, *images.shape[1:]), images.dtype)
-    batch[real] = images[rows[real]]
-    batch[~real] = 0
-    return batch
 
 
 def abstract(images: Images, residency: str, kind: Round, inputs: Inputs) -> Any:

@@ -17,11 +17,16 @@ SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the p
 
 
 class Workdir:
-    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then."""
+    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
-        self.path = Path(path)
+    writes: of several processes one writes; to the others' calls nothing happens.
+    """
+
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], writes: bool = True):
+        self.path, self.writes = Path(path), writes
         self._metrics = self.path / "metrics.jsonl"
+        if not writes:
+            return
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
         refuse_another_run(self.path, config)
         try:
@@ -41,6 +46,8 @@ class Workdir:
         temporary.replace(self.path / name)
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        if not self.writes:
+            return
         with self._metrics.open("a") as file:
             file.write(json.dumps({"round": round, **scalars}, allow_nan=False) + "\n")
 

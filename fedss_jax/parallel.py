@@ -34,8 +34,24 @@ def compiler_options(mesh: Mesh) -> dict[str, str]:
     return {"xla_cpu_experimental_ynn_fusion_type": ",".join(newer)}
 
 
+def put(tree: Any, sharding: NamedSharding) -> Any:
+    """On the devices. Of several processes each gives what it has itself, which must be the same everywhere."""
+
+    def one(array: Any) -> jax.Array:
+        if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(one(jax.random.key_data(array)))
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return jax.device_put(array, sharding)
+        own = np.asarray(array)
+        # Not by device_put, which first compares all of it between the processes.
+        return jax.make_array_from_callback(own.shape, sharding, lambda index: own[index])
+
+    return jax.device_put(tree, sharding) if sharding.is_fully_addressable else jax.tree.map(one, tree)
+
+
 def replicate(mesh: Mesh, tree: Any) -> Any:
-    return jax.device_put(tree, NamedSharding(mesh, REPLICATED))
+    """On every device."""
+    return put(tree, NamedSharding(mesh, REPLICATED))
 
 
 def spec(stored: Stored) -> PartitionSpec:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedss_jax import client, lanes, parallel, sampling
 from fedss_jax.client import Local, LocalTraining, Work
-from fedss_jax.crew import Together
+from fedss_jax.crew import Sums
 from fedss_jax.lanes import Queues
 from fedss_jax.server import CohortSum, Server
-from fedss_jax.types import Clients, Params, Resident, ServerState, Stored, Theta
+from fedss_jax.types import Clients, Resident, ServerState, Stored, Theta
 
 
 class RoundStats(NamedTuple):
@@ -52,10 +52,14 @@ class Round(NamedTuple):
         [most], of which the first `rounds` count). The state passed in is given up.
         """
 
+        def read_anywhere(stats: RoundStats) -> RoundStats:
+            everywhere = NamedSharding(self.mesh, parallel.REPLICATED)
+            return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, everywhere), stats)
+
         def run(rounds: jax.Array, state: ServerState, *inputs: Any) -> tuple[ServerState, RoundStats]:
             if most == 1:
                 state, stats = self.one(state, *inputs)
-                return state, jax.tree.map(lambda number: number[None], stats)
+                return state, read_anywhere(jax.tree.map(lambda number: number[None], stats))
 
             def next_round(i: jax.Array, done: tuple[ServerState, RoundStats]) -> tuple[ServerState, RoundStats]:
                 state, stats = done
@@ -64,7 +68,8 @@ class Round(NamedTuple):
 
             _, shapes = jax.eval_shape(self.one, state, *inputs)
             nothing = jax.tree.map(lambda number: jnp.zeros(most, number.dtype), shapes)
-            return jax.lax.fori_loop(0, rounds, next_round, (state, nothing))
+            state, stats = jax.lax.fori_loop(0, rounds, next_round, (state, nothing))
+            return state, read_anywhere(stats)
 
         return jax.jit(run, donate_argnums=1, compiler_options=parallel.compiler_options(self.mesh))
 
@@ -88,14 +93,6 @@ class Cohort(NamedTuple):
     taken: jax.Array  # [groups] how many examples each takes in all
 
 
-class Sums(NamedTuple):
-    """What clients have handed in, weighted with their numbers of examples."""
-
-    encoder: Params
-    rows: jax.Array  # as their request keeps them
-    loss: jax.Array  # []
-
-
 def draw_cohort(
     training: LocalTraining, packing: Packing, mesh: Mesh, population: Clients, root: jax.Array, round: jax.Array
 ) -> Cohort:
@@ -116,18 +113,15 @@ def draw_cohort(
 
 def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: Mesh) -> Round:
     draw = partial(draw_cohort, training, packing, mesh)
-    groups = training.crew.groups(mesh)
-    together = isinstance(training.crew, Together)
-    by_group = parallel.REPLICATED if together else parallel.BY_CLIENT
+    crew = training.crew
+    groups = crew.groups(mesh)
 
     def train_share(
         sent: Theta, wanted: Any, stored: Stored, labels: jax.Array, works: Work, steps: jax.Array, queues: Queues
     ) -> Sums:
         """One device's lanes. sent: phi, and the wanted rows of W."""
         nothing = Sums(jax.tree.map(jnp.zeros_like, sent.encoder), wanted.nothing(sent.class_matrix), jnp.zeros(()))
-        rows = (sent.class_matrix, nothing.rows)
-        if not together:  # else they are each device's own already
-            rows = parallel.varying(rows)
+        rows = crew.make_own((sent.class_matrix, nothing.rows))
         encoder, no_encoder, no_loss = parallel.varying((sent.encoder, nothing.encoder, nothing.loss))
         sent, nothing = Theta(encoder, rows[0]), Sums(no_encoder, rows[1], no_loss)
 
@@ -157,27 +151,13 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         return sums._replace(rows=wanted.total(sums.rows))
 
     def everyones_sums(stored: Stored) -> Callable[..., Sums]:
-        """train_share of all devices: summed, or with each its own rows where they work together."""
-        everywhere = parallel.REPLICATED
-        sent: Any = (everywhere, parallel.BY_CLIENT if together else everywhere)
-        queues: Any = (by_group, everywhere, everywhere)
+        """train_share of all devices."""
+        everywhere: Any = parallel.REPLICATED
+        by_group: Any = crew.by_group
+        sent, queues = Theta(everywhere, crew.rows), Queues(by_group, everywhere, everywhere)  # type: ignore[arg-type]
         examples = everywhere if isinstance(stored, Resident) else by_group
-        in_specs = (Theta(*sent), everywhere, examples, everywhere, everywhere, everywhere, Queues(*queues))
-        if not together:
-            return parallel.summed(train_share, mesh, in_specs)
-
-        def share(*arguments: Any) -> Sums:
-            sums = train_share(*arguments)
-            return Sums(jax.tree.map(lambda a: a[None], sums.encoder), sums.rows, sums.loss[None])
-
-        shares = jax.shard_map(share, mesh=mesh, in_specs=in_specs, out_specs=parallel.BY_CLIENT)
-
-        def collected(*arguments: Any) -> Sums:
-            """Everyone has the same sums, but for rows, of which each has its own."""
-            sums = shares(*arguments)
-            return Sums(parallel.of_first(mesh, sums.encoder), sums.rows, parallel.of_first(mesh, sums.loss))
-
-        return collected
+        in_specs = (sent, everywhere, examples, everywhere, everywhere, everywhere, queues)
+        return crew.collected(train_share, mesh, in_specs)
 
     def one(
         state: ServerState, stored: Stored, labels: jax.Array, population: Clients, root: jax.Array
@@ -202,7 +182,7 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         stats = RoundStats(
             loss=sums.loss,
             examples=training.epochs * jnp.sum(clients.num_examples),
-            slots=jnp.sum(trips) * packing.lanes * training.crew.padded(part_size),
+            slots=jnp.sum(trips) * packing.lanes * crew.padded(part_size),
             requested=jnp.sum(took_part * jnp.sum(works.request.valid, axis=-1)),
             clients=jnp.sum(took_part),
         )
@@ -217,4 +197,4 @@ def make_round(training: LocalTraining, server: Server, packing: Packing, mesh: 
         place = jnp.where(slot < clients.num_examples[:, None], place, nowhere)
         return jnp.full(nowhere, -1).at[place].set(clients.examples, mode="drop")
 
-    return Round(one, jax.jit(examples), by_group, mesh)
+    return Round(one, jax.jit(examples), crew.by_group, mesh)

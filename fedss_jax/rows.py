@@ -72,45 +72,41 @@ class Layout:
         def own(key: jax.Array) -> jax.Array:
             return class_matrix.init_share(key, self.first(), self.share, dim, norm)
 
-        return jax.jit(self.everywhere(own, (parallel.REPLICATED,), self.spec))(key)
+        return jax.jit(self.everywhere(own, (parallel.REPLICATED,), self.spec))(parallel.replicate(self.mesh, key))
 
     def fill_up(self, class_matrix: jax.Array) -> jax.Array:
         """With as many rows as there is room for."""
         missing = self.num_rows - len(class_matrix)
         return jnp.pad(class_matrix, ((0, missing), (0, 0))) if missing else class_matrix
 
+    def places(self, classes: jax.Array) -> jax.Array:
+        """Where classes [R] are in a device's share: those of other devices past its end, no two at the same place."""
+        place = classes - self.first()
+        # Not below 0, where JAX would count back from the end.
+        return jnp.where(place < 0, place + 2 * (self.num_rows + len(classes)), place)
+
     def take(self, kept: Any, classes: jax.Array) -> Any:
         """Some rows [R, ...] of arrays [n, ...], on every device. Classes that do not exist give anything."""
-        if not self.sharded:
-            return jax.tree.map(lambda a: a.at[classes].get(mode="clip"), kept)
 
         def own(kept: Any, classes: jax.Array) -> Any:
-            place = classes - self.first()
-            is_own = (place >= 0) & (place < self.share)
-            return jax.tree.map(
-                lambda a: jnp.where(_like(is_own, a), a.at[place].get(mode="clip"), jnp.zeros((), a.dtype)), kept
-            )
+            place = self.places(classes)
+            return jax.tree.map(lambda a: a.at[place].get(mode="fill", fill_value=0), kept)
 
+        if not self.sharded:
+            return own(kept, classes)
         return parallel.summed(own, self.mesh, (self.spec, parallel.REPLICATED))(kept, classes)
 
     def put(self, kept: Any, classes: jax.Array, rows: Any) -> Any:
         """Arrays [n, ...] with other rows for some classes, no two the same; those that do not exist are ignored."""
 
         def set_own(kept: Any, classes: jax.Array, rows: Any) -> Any:
-            place = classes - self.first()
-            # Classes before the share go past its end, where no other does: JAX would count back from the end.
-            place = jnp.where(place < 0, place + 2 * (self.num_rows + len(classes)), place)
+            place = self.places(classes)
             return jax.tree.map(lambda a, new: a.at[place].set(new, mode="drop", unique_indices=True), kept, rows)
 
         if not self.sharded:
             return set_own(kept, classes, rows)
         everywhere = parallel.REPLICATED
         return self.everywhere(set_own, (self.spec, everywhere, everywhere), self.spec)(kept, classes, rows)
-
-
-def _like(mask: jax.Array, array: jax.Array) -> jax.Array:
-    """[R] -> [R, 1, ...], to choose whole rows of an array [n, ...]."""
-    return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
 class LazyRows(NamedTuple):

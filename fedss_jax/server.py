@@ -84,7 +84,7 @@ class Server:
     def start(self, theta: Theta) -> ServerState:
         """The same, where it belongs on the mesh. Theta is given up: there may be no room for two."""
         layout = self.rows.layout
-        rows = jax.device_put(layout.fill_up(theta.class_matrix), layout.sharding)
+        rows = parallel.put(layout.fill_up(theta.class_matrix), layout.sharding)
         theta = Theta(parallel.replicate(layout.mesh, theta.encoder), rows)
         shardings = jax.tree.map(lambda a: a.sharding, self.abstract(theta))
         return jax.jit(self.init, donate_argnums=0, out_shardings=shardings)(theta)

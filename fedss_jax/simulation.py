@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from fedss_jax import centralized, data, feed, methods, models, packing, parallel, weights
+from fedss_jax import centralized, data, feed, hosts, methods, models, packing, parallel, weights
 from fedss_jax.client import LocalTraining
 from fedss_jax.config import check_population, fit_to_population, parse_options, resolve
 from fedss_jax.crew import Together
@@ -81,6 +81,9 @@ def prepare(config: ml_collections.ConfigDict, mesh: Mesh) -> Setup:
     if config.init_from:
         weights.check(config.init_from)
     dataset = source()
+    hosts.wait_for_all("data")
+    hosts.check_same("a config", config.to_json(sort_keys=True), jax.__version__)
+    hosts.check_same("data", dataset.num_classes, dataset.train.labels, dataset.test.labels, *dataset.clients)
     population, empty_clients = make_population(dataset)
     fitted = fit_to_population(config, population, dataset.num_classes)
     method, clients_per_round = make_method(fitted), fitted.clients_per_round
@@ -232,7 +235,7 @@ def shards_rows(config: ml_collections.ConfigDict, method: methods.Method, num_c
     if not method.requests_all or config.server.shard_rows == "yes":
         return True
     copies = 6  # W, its velocity and its update; at a client another W and its gradient; and one to spare
-    return copies * num_classes * config.model.dim * 4 > feed.device_memory(mesh.devices.flat[0])
+    return copies * num_classes * config.model.dim * 4 > feed.memory_of(mesh)
 
 
 def make_federated_server(config: ml_collections.ConfigDict, method: methods.Method, layout: Layout) -> Server:
@@ -291,7 +294,7 @@ def make_evaluate(
 
     predict = top1.make_predict(server.rows)
 
-    def accuracy(state: ServerState, embeddings: jax.Array, labels: np.ndarray) -> float:
+    def accuracy(state: ServerState, embeddings: np.ndarray, labels: np.ndarray) -> float:
         return top1.accuracy(predict(embeddings, state.rows, state.round), labels)
 
     def evaluate(state: ServerState) -> dict[str, float]:

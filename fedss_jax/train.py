@@ -9,7 +9,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from fedss_jax import models, weights
+from fedss_jax import hosts, models, weights
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.metrics import Progress, Workdir, say
@@ -17,7 +17,7 @@ from fedss_jax.report import curves
 from fedss_jax.report import summary as report
 from fedss_jax.round import RoundStats
 from fedss_jax.simulation import Setup, build
-from fedss_jax.types import UserError
+from fedss_jax.types import ServerState, UserError
 
 
 def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int) -> dict[str, float]:
@@ -55,7 +55,9 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
     compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
-    folder = Workdir(workdir, config.to_dict())  # only now: what cannot run leaves nothing behind
+    folder = Workdir(
+        workdir, config.to_dict(), writes=hosts.is_first()
+    )  # only now: what cannot run leaves nothing behind
     say("compiling the round")
     run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began
@@ -84,7 +86,6 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
                 progress.update(round, scalars)
     progress.close()
 
-    weights.save(folder.path / "encoder.safetensors", dispatcher.state.encoder)
     summary = {
         "method": config.method,
         "rounds": config.rounds,
@@ -102,22 +103,31 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "real_share_of_slots": examples / slots,
         "bytes_per_client_per_round": float(np.mean(sent)),
     }
+    if folder.writes:
+        leave(folder, setup, summary, dispatcher.state)
+    return summary
+
+
+def leave(folder: Workdir, setup: Setup, summary: dict[str, Any], state: ServerState) -> None:
+    """What stays of a run, and the last words on it."""
+    config, dataset = setup.config, setup.dataset
+    weights.save(folder.path / "encoder.safetensors", state.encoder)
     folder.finish(summary)
     picture = curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
     say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
     files = "config.json, metrics.jsonl, summary.json and encoder.safetensors"
     say(f"{picture} shows the curves; {folder.path} has {files}")
-    return summary
 
 
 def describe(setup: Setup, encoder_parameters: int) -> None:
     config, dataset = setup.config, setup.dataset
+    processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     clients, images = len(setup.population.client_id), dataset.train.images
     say(
         f"{config.method} on {dataset.name} ({dataset.task}): {len(dataset.train):,} images of"
         f" {dataset.num_classes:,} classes at {clients:,} clients, {setup.clients_per_round} a round;"
         f" {len(dataset.test):,} {config.eval.split} images; encoder of {encoder_parameters:,} parameters;"
-        f" {jax.device_count()} {jax.default_backend()} device(s);"
+        f" {jax.device_count()} {jax.default_backend()} device(s){processes};"
         f" training images ({size_in_bytes(images) / 1e9:,.2f} GB) from: {setup.residency}"
     )
     for note in setup.notes:

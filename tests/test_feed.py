@@ -9,10 +9,12 @@ import jax
 import numpy as np
 import pytest
 from conftest import CLASSES, LOGITS, linear_model, make_server
+from jax.experimental import multihost_utils
 from test_round import OPTIONS, ROOT, start
 
 from fedss_jax import centralized, feed, methods, parallel
 from fedss_jax.client import LocalTraining
+from fedss_jax.crew import ALONE, Together
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.round import Packing, make_round
@@ -20,18 +22,20 @@ from fedss_jax.round import Packing, make_round
 ROUNDS = 4
 
 
-def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
+def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, sharded=True, images=None):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS)
-    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES)
-    server = make_server(mesh, method)
+    server = make_server(mesh, method, sharded=sharded)
+    crew = Together(server.rows.layout) if method.requests_all and server.rows.layout.sharded else ALONE
+    training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES, crew=crew)
     layout = Packing(K, lanes, places=60)
     kind = (
         make_round(training, server, layout, mesh)
         if method.federated
         else centralized.make_round(training, server, 3, mesh)
     )
-    images, inputs = dataset.train.images, (dataset.train.labels, population, ROOT)
+    images = dataset.train.images if images is None else images
+    inputs = (dataset.train.labels, population, ROOT)
     state = server.start(start())
     stored = feed.abstract(images, residency, kind, inputs)
     on_devices = parallel.replicate(mesh, inputs)
@@ -39,7 +43,7 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2):
         run = compile_rounds(kind, state, stored, on_devices, 0)()
         dispatcher = Dispatcher(run, state, stream, on_devices, 0)
         losses = [float(stats.loss) for _, stats in dispatcher.run_to(ROUNDS)]
-    return jax.device_get(server.theta(dispatcher.state)), losses
+    return multihost_utils.process_allgather(server.theta(dispatcher.state), tiled=True), losses
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ class Counting:
     """Images that note who asks for them."""
 
     def __init__(self, images):
-        self._images, self.asked, self.threads = images, 0, set()
+        self._images, self.asked, self.threads, self.rows = images, 0, set(), []
         self.shape, self.dtype = images.shape, images.dtype
 
     def __len__(self):
@@ -64,6 +68,7 @@ class Counting:
 
     def __getitem__(self, rows):
         self.asked += 1
+        self.rows += np.ravel(rows).tolist()
         self.threads.add(threading.current_thread())
         return self._images[rows]
 

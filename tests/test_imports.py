@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "fedss_jax"
 LAYERS = [
     {"types"},
-    {"losses", "sampling", "parallel", "lanes", "packing", "command_line"},
+    {"losses", "sampling", "parallel", "hosts", "lanes", "packing", "command_line"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
     {"methods", "analysis", "rows"},
     {"crew", "server"},

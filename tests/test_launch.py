@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     command = [sys.executable, "launch.py", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
 

@@ -102,7 +102,7 @@ def nearest(
     return score, jnp.take_along_axis(index, column, axis=1)
 
 
-def scores(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
+def scores(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """MAP@10 (always over 10, as in the paper) with its ceiling, MAP@R, Recall@{1, 10, 100}. Needs two images."""
     labels = np.asarray(labels)
     _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)

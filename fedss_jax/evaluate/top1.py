@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from fedss_jax import parallel
 from fedss_jax.losses import normalize
@@ -16,7 +18,7 @@ from fedss_jax.rows import Dense, Lazy
 BLOCK = 4096  # classes scored at a time; queries x all classes never exists whole
 
 Pair = tuple[jax.Array, jax.Array]
-Predict = Callable[[jax.Array, Any, jax.Array], jax.Array]
+Predict = Callable[[np.ndarray, Any, jax.Array], jax.Array]
 
 
 def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
@@ -47,7 +49,7 @@ def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
         nobody = jnp.full(count, -jnp.inf), jnp.zeros(count, jnp.int32)
         return jax.tree.map(lambda a: a[None], jax.lax.fori_loop(0, -(-layout.share // size), better, nobody))
 
-    @jax.jit
+    @partial(jax.jit, out_shardings=NamedSharding(layout.mesh, parallel.REPLICATED))
     def predict(embeddings: jax.Array, kept: Any, round: jax.Array) -> jax.Array:
         kept = rows.by_row(kept)
         if layout.sharded:
