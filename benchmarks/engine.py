@@ -1,8 +1,9 @@
 """This project's engine on a workload of workloads.py.
 
     python -m benchmarks.engine FOLDER --rounds R [--threads T] [--lanes L] [--part-size B] [--rounds-per-dispatch N]
+                                [--devices D | --processes P]
 
-Prints what the peers print: one line of JSON.
+Prints what the peers print: one line of JSON. With several processes each has cores of its own, as hosts of a pod have.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from fedss_jax import losses, methods, models, packing, parallel
+from fedss_jax import hosts, losses, methods, models, packing, parallel
 from fedss_jax.client import LocalTraining
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
@@ -125,11 +129,20 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
     inputs = (Resident(jnp.asarray(arrays["features"])), arrays["labels"], population, jax.random.key(0))
     inputs = parallel.replicate(mesh, inputs)
     program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most)
-    return program.lower(jnp.int32(1), state, *inputs).compile(), state, inputs  # type: ignore[attr-defined]
+    return program.lower(np.int32(1), state, *inputs).compile(), state, inputs  # type: ignore[attr-defined]
+
+
+def in_processes(count: int) -> int:
+    """This command in so many processes, the first of which prints."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+    command = [sys.executable, "-m", "benchmarks.engine", *sys.argv[1:], f"--coordinator={coordinator}"]
+    processes = [subprocess.Popen([*command, f"--process={number}"]) for number in range(count)]
+    return max(process.wait() for process in processes)
 
 
 def main() -> None:
-    began = time.perf_counter()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, required=True)
@@ -138,10 +151,23 @@ def main() -> None:
     parser.add_argument("--part-size", type=int, default=0)
     parser.add_argument("--rounds-per-dispatch", type=int, default=1)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--coordinator", help="of several processes, where this one meets the others")
+    parser.add_argument("--process", type=int, default=0, help="its number")
     flags = parser.parse_args()
-    if flags.threads:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
+    if flags.processes > 1 and not flags.coordinator:
+        sys.exit(in_processes(flags.processes))
+    cores = sorted(os.sched_getaffinity(0))[: flags.threads or None]
+    os.sched_setaffinity(0, cores[flags.process :: flags.processes])
     jax.config.update("jax_num_cpu_devices", flags.devices)
+    several = flags.processes > 1
+    processes, process = (flags.processes, flags.process) if several else (None, None)
+    with hosts.together(flags.coordinator, processes, process, join_seconds=60):
+        measure(flags)
+
+
+def measure(flags: argparse.Namespace) -> None:
+    began = time.perf_counter()
     run, state, inputs = prepare(flags.folder, flags.lanes, flags.part_size, flags.rounds_per_dispatch)
     startup = time.perf_counter() - began
     seconds: list[float] = []
@@ -149,7 +175,7 @@ def main() -> None:
     while len(seconds) < flags.rounds:
         count = min(flags.rounds_per_dispatch, flags.rounds - len(seconds))
         tick = time.perf_counter()
-        state, stats = run(jnp.int32(count), state, *inputs)
+        state, stats = run(np.int32(count), state, *inputs)
         mean_losses += (np.asarray(stats.loss) / np.asarray(stats.examples))[:count].tolist()
         seconds += [(time.perf_counter() - tick) / count] * count
     print(

@@ -30,24 +30,28 @@ class Plan(NamedTuple):
     rounds: int
     rounds_per_dispatch: int  # of this project's engine
     runs: tuple[tuple[str, str], ...]  # peer and variant
-    devices: tuple[int, ...] = (1,)  # that the engine takes the CPU for; the first is what the others are compared with
+    ours: tuple[str, ...] = ("",)  # options of the engine; the first is what the others are compared with
 
 
+PROCESSES = f"processes={THREADS}"
 FRAMEWORKS = (("pfl", "processes"), ("flower", "ray"), ("fedjax", "jit"), ("tff", "iterator"))
 PLANS = {
     "lr": Plan(40, 10, (("torch", "rows"), ("torch", "batched"), ("torch", "processes"), *FRAMEWORKS)),
-    "cnn": Plan(4, 1, (("torch", "rows"), ("torch", "batched"), ("torch", "processes"), *FRAMEWORKS)),
+    "cnn": Plan(
+        4, 1, (("torch", "rows"), ("torch", "batched"), ("torch", "processes"), *FRAMEWORKS), ours=("", PROCESSES)
+    ),
     "head": Plan(
         12, 4, (("torch", "rows"), ("torch", "batched"), ("torch", "processes"), ("torch", "full"), *FRAMEWORKS)
     ),
-    "mobilenet": Plan(4, 1, (("torch", "rows"), ("torch", "processes")), devices=(1, THREADS)),
+    "mobilenet": Plan(4, 1, (("torch", "rows"), ("torch", "processes")), ours=("", PROCESSES)),
 }
 WARM_UP = 1  # rounds; this project's engine: dispatches
 
 
-def run_engine(folder: Path, plan: Plan, devices: int) -> dict[str, Any] | Failure:
+def run_engine(folder: Path, plan: Plan, option: str) -> dict[str, Any] | Failure:
     command = [sys.executable, "-m", "benchmarks.engine", str(folder), f"--rounds={plan.rounds}"]
-    command += [f"--threads={THREADS}", f"--rounds-per-dispatch={plan.rounds_per_dispatch}", f"--devices={devices}"]
+    command += [f"--threads={THREADS}", f"--rounds-per-dispatch={plan.rounds_per_dispatch}"]
+    command += [f"--{option}"] if option else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return Failure(why(done.stderr))
@@ -61,7 +65,7 @@ def measure(name: str, repeats: int) -> dict[str, list[dict[str, Any] | Failure]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workloads.write(name, Path(temporary, name), rounds=plan.rounds)
         for repeat in range(repeats):
-            ours = [("fedss_jax", f"on {devices} devices" if devices > 1 else "") for devices in plan.devices]
+            ours = [("fedss_jax", option.replace("=", " ")) for option in plan.ours]
             for place, (peer, variant) in enumerate([*ours, *plan.runs]):
                 label = f"{peer} {variant}".strip()
                 earlier = found.setdefault(label, [])
@@ -69,7 +73,7 @@ def measure(name: str, repeats: int) -> dict[str, list[dict[str, Any] | Failure]
                     continue
                 print(f"{name}: {label}, run {repeat + 1} of {repeats}", file=sys.stderr, flush=True)
                 if place < len(ours):
-                    earlier.append(run_engine(folder, plan, plan.devices[place]))
+                    earlier.append(run_engine(folder, plan, plan.ours[place]))
                 else:
                     earlier.append(run_peer(peer, folder, plan.rounds, THREADS, variant))
     return found
