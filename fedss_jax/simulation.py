@@ -80,7 +80,11 @@ def prepare(config: ml_collections.ConfigDict, mesh: Mesh) -> Setup:
     source = data.find(config.data.name, config.eval.split, source_options(config))
     if config.init_from:
         weights.check(config.init_from)
-    dataset = source()
+    return set_up(config, source(), mesh)
+
+
+def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> Setup:
+    """config: resolved. Of the data set's pictures only the shape is looked at."""
     population, empty_clients = make_population(dataset)
     fitted = fit_to_population(config, population, dataset.num_classes)
     method, clients_per_round = make_method(fitted), fitted.clients_per_round
