@@ -1,4 +1,7 @@
-"""Run a config: python launch.py --config=configs/glyphs.py [--workdir=DIR] [--config.method=negonly ...]"""
+"""Run a config: python launch.py --config=configs/glyphs.py [--workdir=DIR] [--config.method=negonly ...]
+
+What it would take on a machine that is not here: python launch.py --config=FILE --mode=plan --topology=v5e:16x16
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,20 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import command_line, compilation, hosts, sweep, train
+from fedss_jax import chips, command_line, compilation, hosts, plan, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
 )
-MODE = flags.DEFINE_enum("mode", "train", ["train", "sweep"], "One run, or every cell of the config's sweep(add).")
+MODE = flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "sweep", "plan"],
+    "One run, every cell of the config's sweep(add), or what a run would take.",
+)
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
+TOPOLOGY = flags.DEFINE_string("topology", "", f"What to plan for: {chips.EXAMPLES}; if not given, the devices here.")
 COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "HOST:PORT of process 0, where several processes meet; a TPU pod and SLURM need not be told."
 )
@@ -28,12 +37,15 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not
 
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
+    chips.keep_quiet()
     config = CONFIG.value
     workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
         with hosts.together(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, JOIN_TIMEOUT.value):
             compilation.keep()
             train.train(config, workdir)
+    elif MODE.value == "plan":
+        plan.show(config, TOPOLOGY.value, command_line.standin_data(sys.argv), WORKDIR.value)
     else:
         file, _ = command_line.config_argument(sys.argv)
         cells = sweep.list_cells(command_line.load_config_file(file), config)

@@ -30,7 +30,7 @@ def measure(name: str, classes: int, pictures: int, test_share: float, clients: 
         train, _ = hold_out(labels, "classification", test_share, seed=0)
         labels = labels[train]
     held = dealt_clients(labels, clients, labels_per_client, seed=0)
-    examples = Examples(Procedural(labels, classes=classes, size=256, seed=0), labels)
+    examples = Examples(Procedural(labels, size=256, seed=0), labels)
     make_population(Dataset(name, "classification", classes, examples, held, examples, UNCHANGED))
     seconds = time.perf_counter() - began
     lengths = np.array([len(one) for one in held])

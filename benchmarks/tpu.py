@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import math
-import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,23 +26,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-# Before JAX is imported. What a TPU's host would be asked for is said here; nothing runs on these devices.
-os.environ.update(
-    JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_ACCELERATOR_TYPE="v5e-4", TPU_WORKER_HOSTNAMES="localhost"
-)
-
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedss_jax import losses, models
+from fedss_jax import chips, losses, models
+from fedss_jax.analysis import hlo
 from fedss_jax.models import layers, shifted
 from fedss_jax.models.layers import Form
 from fedss_jax.types import Theta
 
-CLOCK = 1.5e9  # cycles a second of a v5e
-BYTES_PER_CYCLE = 819e9 / CLOCK  # of its memory
 ROWS, DIM, SCALE, RATE = 100, 64, 20.0, 0.1
 TARGET = 1.5
 # Where an operation of the compiled program comes from, by the name that JAX gave it. The first that fits.
@@ -54,12 +46,6 @@ KINDS = {
     "dense": r"Conv_1",
     "pointwise": r"expand|project|last|squeeze|head|Dense_0",
 }
-# They move nothing, or they move it while something else computes.
-FREE = re.compile(
-    r"parameter|constant|bitcast|tuple|get-tuple-element|after-all|partition-id|.*-start|.*-done|custom-call"
-)
-
-
 # Ways to write convolutions, besides those of the project.
 FORMS = {
     "native": Form(layers.native_dense, layers.native_depthwise, layers.product_of_matrices),
@@ -91,6 +77,7 @@ class Cost:
     by_kind: dict[str, float]
     flops: float
     gigabytes: float  # of memory, at the most
+    milliseconds: float
     compile_seconds: float
 
 
@@ -122,13 +109,15 @@ def compiled(function: Callable[..., Any], arguments: Any, device: Any) -> Cost:
     seconds = time.perf_counter() - began
     memory: Any = program.memory_analysis()
     size = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    estimated, moved = count_cycles(program.as_text() or "")
+    chip = chips.CHIPS[device.device_kind]
+    estimated, moved = count_cycles(program.as_text() or "", chip)
     known[text] = Cost(
         cycles=estimated.total() + moved.total(),
         unestimated=moved.total(),
         by_kind=dict(estimated + moved),
         flops=float((program.cost_analysis() or {}).get("flops", 0.0)),
         gigabytes=(size - memory.alias_size_in_bytes) / 1e9,
+        milliseconds=1e3 * (estimated + moved).total() / chip.clock,
         compile_seconds=seconds,
     )
     return known[text]
@@ -154,66 +143,21 @@ def measure(case: Case, dtype: str, form: str, device: Any, shared: bool) -> Cos
     return compiled(one if shared else all_clients, (theta, images, labels), device)
 
 
-INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?[\])}]) ([\w-]+)\((.*)")
-ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?")
+def kind_of(instruction: hlo.Instruction) -> str:
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, instruction.op_name)), "rest")
 
 
-def num_bytes(shape: str) -> float:
-    """Of an array or a tuple in the text of a program, as it lies in memory: in tiles."""
-    total = 0.0
-    for _, bits, dims, order, tile in ARRAY.findall(shape):
-        sizes = [int(size) for size in dims.split(",") if size]
-        minor_first = [sizes[int(axis)] for axis in order.split(",") if axis]
-        tiles = [int(size) for size in tile.split(",") if size][::-1]
-        padded = [-(-size // t) * t for size, t in zip(minor_first, tiles, strict=False)]
-        total += math.prod([*padded, *minor_first[len(padded) :]]) * int(bits or 8) / 8
-    return total
-
-
-def computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The name of each function in a program's text, and its lines. The one that is run is "ENTRY"."""
-    for block in re.split(r"\n(?=%|ENTRY)", text):
-        head, *lines = block.splitlines()
-        yield ("ENTRY" if head.startswith("ENTRY") else head.split(" ")[0].lstrip("%")), lines
-
-
-def kind_of(line: str) -> str:
-    name = re.search(r'op_name="([^"]*)"', line)
-    path = name[1] if name else ""
-    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, path)), "rest")
-
-
-def count_cycles(text: str) -> tuple[Counter[str], Counter[str]]:
+def count_cycles(text: str, chip: chips.Chip) -> tuple[Counter[str], Counter[str]]:
     """Cycles of a compiled program by kind of layer: those that the compiler estimates, and those of other moves."""
-    functions = dict(computations(text))
+    program = hlo.read(text)
     estimated: Counter[str] = Counter()
     moved: Counter[str] = Counter()
-
-    def add(name: str, times: int) -> None:
-        sizes: dict[str, float] = {}
-        for line in functions[name]:
-            match = INSTRUCTION.match(line)
-            if not match:
-                continue
-            result, shape, opcode, rest = match.groups()
-            sizes[result] = num_bytes(shape)
-            cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
-            if opcode == "while":
-                trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-                body = re.search(r"body=%([\w.-]+)", line)
-                assert body
-                add(body[1], times * (int(trips[1]) if trips else 1))
-            elif opcode == "call":
-                callee = re.search(r"to_apply=%([\w.-]+)", line)
-                assert callee
-                add(callee[1], times)
-            elif cycles:
-                estimated[kind_of(line)] += times * int(cycles[1])
-            elif not FREE.fullmatch(opcode):
-                read = sum(sizes.get(operand, 0.0) for operand in re.findall(r"%([\w.-]+)", rest.split("), ")[0]))
-                moved[kind_of(line)] += round(times * (read + sizes[result]) / BYTES_PER_CYCLE)
-
-    add("ENTRY", 1)
+    for times, instruction, function in hlo.executed(program, {}):
+        if instruction.cycles is not None:
+            estimated[kind_of(instruction)] += round(times * instruction.cycles)
+        elif not hlo.FREE.fullmatch(instruction.opcode):
+            size = hlo.moved(program, instruction, function)
+            moved[kind_of(instruction)] += round(times * size / chip.bandwidth * chip.clock)
     return estimated, moved
 
 
@@ -229,7 +173,7 @@ def line_of(case: Case, dtype: str, form: str, cost: Cost, price: float | None) 
     ratio = "" if price is None else f"{price:.2f}"
     return (
         f"{case.model:<20} {case.clients:>3} {case.batch:>3} {dtype:<9} {form:<17} {cost.cycles / 1e6:>9.2f}"
-        f" {cost.cycles / CLOCK * 1e3:>8.2f} {cost.gigabytes:>6.2f} {ratio:>6}  {shares}"
+        f" {cost.milliseconds:>8.2f} {cost.gigabytes:>6.2f} {ratio:>6}  {shares}"
     )
 
 
@@ -263,10 +207,9 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=["tpu", *FORMS], choices=["tpu", *FORMS])
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     flags = parser.parse_args()
-    if importlib.util.find_spec("libtpu") is None:
-        print("The TPU compiler is not installed: pip install '.[tpu]'")
-        return
-    device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+    if not chips.has_compiler():
+        sys.exit(chips.INSTALL)
+    device = chips.describe("v5e:1x1")[0]
     cases = [case for case in CASES if case.model in flags.models and case.batch in flags.batches]
     with mock.patch.dict(layers.FORMS, FORMS):
         rows = list(compare(cases, flags.dtypes, flags.forms, device))

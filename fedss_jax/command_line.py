@@ -40,6 +40,15 @@ def config_argument(argv: list[str]) -> tuple[str, list[str]]:
     return "", []
 
 
+def standin_data(argv: list[str]) -> Any:
+    """`data` of the config file's variant with made-up pictures, in the number of the real; None if it has none."""
+    file, variant = config_argument(argv)
+    try:
+        return load_config_file(file).get_config(",".join([*filter(None, variant), "standin"])).data
+    except UserError:
+        return None
+
+
 def parse_flags(argv: list[str]) -> list[str]:
     """Flags as absl reads them."""
     file, _ = config_argument(argv)

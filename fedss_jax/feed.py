@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from fedss_jax import hosts, parallel
+from fedss_jax import chips, hosts, parallel
 from fedss_jax.data.send import send
 from fedss_jax.round import Round
 from fedss_jax.types import Clients, Images, Resident, Stored, Streamed
@@ -58,9 +58,12 @@ def host_memory() -> int:
 
 def device_memory(device: jax.Device) -> int:
     """Bytes that are free on a device. CPU devices do not say: they share the host's."""
-    stats = device.memory_stats()
-    if not stats or "bytes_limit" not in stats:
-        return host_memory() // jax.local_device_count()
+    stats: dict[str, int] = {}
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # of a device that is not here, see `chips.describe`
+        stats = device.memory_stats() or {}
+    if "bytes_limit" not in stats:
+        chip = chips.of(device)
+        return int(chip.memory) if chip else host_memory() // jax.local_device_count()
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
 
 

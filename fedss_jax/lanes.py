@@ -16,6 +16,10 @@ import jax.numpy as jnp
 Local = Any  # what a lane works on: a tree of arrays, [L, ...] for all lanes
 Sums = Any  # what clients hand in, all together: a tree of arrays
 
+# How the loop over steps, and the change of clients in it, are called in a compiled program: how often they run follows
+# from the cohort, so that who reads the program must be told.
+LANES, CHANGE = "lanes", "change_of_client"
+
 
 class Queues(NamedTuple):
     """Who is on which of L lanes, and in which order. Clients are numbered 0 .. K-1; K stands for nobody."""
@@ -105,11 +109,13 @@ def run(
             return jax.tree.map(lambda new, old: jnp.where(_like(done, new), new, old), fresh, local), sums
 
         # Most steps are not a client's last, and go on with what is there.
-        local, sums = jax.lax.cond(jnp.any(done), change, lambda *same: same, local, sums)
+        with jax.named_scope(CHANGE):
+            local, sums = jax.lax.cond(jnp.any(done), change, lambda *same: same, local, sums)
         return State(coming, jnp.where(done, 0, number), local, sums)
 
     start = State(queues.first, jnp.zeros_like(queues.first), jax.vmap(take_up)(known(queues.first)), sums)
-    return jax.lax.while_loop(goes_on, advance, start).sums
+    with jax.named_scope(LANES):
+        return jax.lax.while_loop(goes_on, advance, start).sums
 
 
 def _like(mask: jax.Array, array: jax.Array) -> jax.Array:

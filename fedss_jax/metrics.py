@@ -55,6 +55,17 @@ class Workdir:
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
 
+def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any]) -> None:
+    """A file of its own in a folder, which is made if it is not there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).write_text(json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"workdir {folder} cannot be written ({error.strerror}); choose another with --workdir"
+        ) from None
+
+
 def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
     """Raises if the folder holds a run of another config than this one."""
     try:

@@ -111,6 +111,27 @@ def choose_lanes(
     return next(lanes for lanes, share in shares.items() if share >= BUSY_ENOUGH * max(shares.values()))
 
 
+class Course(NamedTuple):
+    """How a round's lanes run."""
+
+    steps: int  # of the longest lane, which all others wait for
+    changes: int  # of these steps, those in which a client comes to its end, on the device that has most of them
+    computed: int  # steps of all lanes, those that wait for another of their device included
+
+
+def course(steps: np.ndarray, lane: np.ndarray, lanes: int) -> Course:
+    """That of clients of so many steps [K] on these lanes [K], of which a device has `lanes`; longest client first."""
+    load: dict[int, int] = {}
+    ends: dict[int, set[int]] = {}  # by device
+    for client in np.argsort(-steps, kind="stable").tolist():
+        if steps[client]:  # one without steps goes nowhere
+            place = int(lane[client])
+            load[place] = load.get(place, 0) + int(steps[client])
+            ends.setdefault(place // lanes, set()).add(load[place])
+    computed = sum(lanes * max(on_device) for on_device in ends.values())
+    return Course(max(load.values()), max(map(len, ends.values())), computed)
+
+
 def most_places(examples_by_device: Callable[[jax.Array], jax.Array], rounds: int) -> int:
     """The most examples that a device takes in any of a run's rounds; rounds [R] -> [R, devices] counts them.
 

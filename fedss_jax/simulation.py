@@ -84,6 +84,11 @@ def prepare(config: ml_collections.ConfigDict, mesh: Mesh) -> Setup:
     hosts.wait_for_all("data")
     hosts.check_same("a config", config.to_json(sort_keys=True), jax.__version__)
     hosts.check_same("data", dataset.num_classes, dataset.train.labels, dataset.test.labels, *dataset.clients)
+    return set_up(config, dataset, mesh)
+
+
+def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> Setup:
+    """config: resolved. Of the data set's pictures only the shape is looked at."""
     population, empty_clients = make_population(dataset)
     fitted = fit_to_population(config, population, dataset.num_classes)
     method, clients_per_round = make_method(fitted), fitted.clients_per_round

@@ -20,6 +20,10 @@ class UserError(Exception):
     """Something the person at the keyboard can mend. The message is one line: value, limit, remedy."""
 
 
+class MissingData(UserError):
+    """A data set that is not on this machine."""
+
+
 class Theta(NamedTuple):
     """The paper's theta = (phi, W): a whole model, a client's sub-model, or a change of either."""
 

@@ -64,6 +64,14 @@ def test_everything_fits_together(tmp_path, caplog):
     assert jax.vmap(dataset.transform.train)(keys, stored).shape == (2, 6, 6, 3)
 
 
+def test_an_outline_opens_no_picture(tmp_path):
+    index = make(tmp_path / "data", missing=range(14))
+    dataset = photos.outline(index, cache_dir="", **OPTIONS)
+    assert dataset.train.images.shape == (10, 8, 8, 3) and dataset.test.images.shape == (4, 8, 8, 3)
+    assert [held.tolist() for held in dataset.clients] == [[0, 1, 2], [4, 3], [9, 5, 7], [6, 8]]
+    assert dataset.train.labels.tolist() == index.train.labels.tolist()
+
+
 def test_bad_pictures_are_left_out_everywhere(tmp_path, caplog):
     # Row r is at place 9 - r of the training part: client 1 loses all, and class 0 does too.
     dataset = load(tmp_path, make(tmp_path / "data", missing=(9, 8, 5), damaged=(6, 11)))

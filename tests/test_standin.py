@@ -7,7 +7,7 @@ import pytest
 
 from configs import imagenet21k, landmarks, sop
 from fedss_jax import data
-from fedss_jax.data.standin import Procedural, group_sizes
+from fedss_jax.data.standin import Procedural, group_sizes, patterns
 from fedss_jax.simulation import source_options
 from fedss_jax.types import UserError
 
@@ -46,16 +46,35 @@ def test_fewer_of_everything_as_in_imagenet():
 
 def test_a_picture_is_always_the_same_and_like_others_of_its_class():
     labels = np.array([0, 0, 0, 1, 1, 1])
-    made = Procedural(labels, classes=2, size=32, seed=0)
+    made = Procedural(labels, size=32, seed=0)
     everything = made[:]
     assert everything.shape == made.shape == (6, 32, 32, 3) and everything.dtype == made.dtype == np.uint8
     np.testing.assert_array_equal(made[np.array([[4, 1]], np.int32)], everything[[[4, 1]]])
-    np.testing.assert_array_equal(Procedural(labels, classes=2, size=32, seed=0)[2:5], everything[2:5])
+    np.testing.assert_array_equal(Procedural(labels, size=32, seed=0)[2:5], everything[2:5])
     flat = everything.reshape(6, -1).astype(float)
     within, between = np.abs(flat[0] - flat[1]).mean(), np.abs(flat[0] - flat[3]).mean()
     assert 0 < within < between / 1.5
-    other = Procedural(labels, classes=2, size=32, seed=0, first=6)[:]
+    other = Procedural(labels, size=32, seed=0, first=6)[:]
     assert all((a != b).any() for a in everything for b in other)
+
+
+@pytest.mark.parametrize("config_file", [sop, landmarks])
+def test_clients_may_hold_a_few_of_very_many_classes(config_file):
+    dataset = load(config_file, num_classes=100_000_000)
+    shown = np.unique(dataset.train.labels)
+    assert dataset.num_classes == 100_000_000 and len(shown) <= len(dataset.clients) * 90
+    assert shown.max() > 90_000_000 > 10_000_000 > shown.min() >= 0  # from all over
+    assert dataset.train.images[:3].shape == (3, 256, 256, 3)
+
+
+def test_patterns_of_classes_are_their_own():
+    made = patterns(np.array([0, 1, 2, 99_999_999]), seed=0)
+    assert made.shape == (4, 8, 8, 3) and len(np.unique(made.reshape(4, -1), axis=0)) == 4
+    assert (patterns(np.array([1]), seed=0)[0] == made[1]).all() and (
+        patterns(np.array([1]), seed=1)[0] != made[1]
+    ).any()
+    many = patterns(np.arange(2000), seed=0)
+    assert abs(many.mean() - 127.5) < 1 and abs(many.std() - 73.9) < 1  # all colours, as often as each other
 
 
 def test_group_sizes_add_up():

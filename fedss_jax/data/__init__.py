@@ -30,10 +30,13 @@ PICTURES: dict[str, Callable[..., Index]] = {
 }
 
 
-def find(name: str, split: str, options: Mapping[str, Any]) -> Callable[[], Dataset]:
+def find(
+    name: str, split: str, options: Mapping[str, Any], read: Callable[..., Dataset] = photos.load
+) -> Callable[[], Dataset]:
     """Looks for the named data set; what is returned loads it, which may take long.
 
     split: what it is scored on, "test" or, to tune on, "validation".
+    read: how picture files are read: `photos.load`, or `photos.outline` for who does not look at them.
     """
     names = (*SOURCES, *PICTURES)
     if name not in names:
@@ -50,7 +53,7 @@ def find(name: str, split: str, options: Mapping[str, Any]) -> Callable[[], Data
     if name in SOURCES:
         return lambda: checked(SOURCES[name](**chosen[0]))
     index = PICTURES[name](**chosen[0])
-    return lambda: checked(photos.load(index, **chosen[1]))
+    return lambda: checked(read(index, **chosen[1]))
 
 
 def checked(dataset: Dataset) -> Dataset:

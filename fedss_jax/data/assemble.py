@@ -20,7 +20,7 @@ from fedss_jax.data.splits import (
     hold_out,
     renumber,
 )
-from fedss_jax.types import UserError
+from fedss_jax.types import MissingData, UserError
 
 # Who holds what. From the places of the training part that are left to train on, and their labels (each [N]), to the
 # numbers, 0 .. N - 1, that each client holds.
@@ -42,7 +42,7 @@ def data_folder(root: str, what: str) -> Path:
     folder = Path(root).expanduser()
     if not root or not folder.is_dir():
         problem = f"{root!r}, which is no folder" if root else "not set"
-        raise UserError(f"data.root is {problem}; set it to {what}")
+        raise MissingData(f"data.root is {problem}; set it to {what}")
     return folder
 
 

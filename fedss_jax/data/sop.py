@@ -18,7 +18,7 @@ from fedss_jax.data.cache import cache_folder, load_arrays, progress, try_to_sav
 from fedss_jax.data.index import BadImage, Files, Index, Part, packed
 from fedss_jax.data.records import Records
 from fedss_jax.data.tables import integers, read_pictures
-from fedss_jax.types import UserError
+from fedss_jax.types import MissingData, UserError
 
 NAME = "stanford_online_products"
 TABLES = ("Ebay_train.txt", "Ebay_test.txt")
@@ -61,7 +61,7 @@ def index(
         found = _read_prepared(prepared, cache)
     else:
         where = f"data.root {root!r}" if root else "TensorFlow Datasets' own folder (data.root is not set)"
-        raise UserError(
+        raise MissingData(
             f"Stanford Online Products is not in {where}; set data.root to the unpacked archive (the folder with"
             f" {TABLES[0]}), or to a folder where TensorFlow Datasets prepared it, or set data.download=True where"
             " there is a network, with tensorflow and importlib_resources installed"

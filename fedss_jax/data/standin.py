@@ -1,7 +1,8 @@
 """A stand-in for data that is not at hand: the same counts of classes, clients and images, on pictures that are made
 up as they are asked for. So the real shapes run anywhere, with nothing on disk.
 
-A class is a coarse pattern of colours, a picture of it the pattern with a disturbance of its own.
+A class is a coarse pattern of colours, a picture of it the pattern with a disturbance of its own. There may be more
+classes than the clients can hold, such as a hundred million: then nobody here has a picture of most of them.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ CHUNK = 256  # pictures made at a time, to bound memory
 class Procedural:
     """Pictures [N, size, size, 3] uint8 of the given labels [N], made when they are asked for, always the same.
 
-    classes: how many there are in all. first: the number of the first picture, so that parts do not repeat each other.
+    first: the number of the first picture, so that parts do not repeat each other.
     """
 
-    def __init__(self, labels: np.ndarray, *, classes: int, size: int, seed: int, first: int = 0):
-        self._labels, self._first = labels, first
+    def __init__(self, labels: np.ndarray, *, size: int, seed: int, first: int = 0):
+        self._labels, self._seed, self._first = labels, seed, first
         self.shape = (len(labels), size, size, 3)
         self.dtype = np.dtype(np.uint8)
-        # Tables, indexed by class and by row: a generator for every picture would take longer than the picture.
-        self._patterns = np.random.default_rng((seed, 0)).integers(0, 256, (classes, GRID, GRID, 3), np.uint8)
+        # A table, indexed by row: a generator for every picture would take longer than the picture.
         disturbance = np.random.default_rng((seed, 1)).uniform(-128, 128, (DISTURBANCES, GRID, GRID, 3))
         self._disturbances = (DISTURBANCE * disturbance).astype(np.float32)
         self._patch = np.arange(size) * GRID // size  # [size] which patch a pixel belongs to
@@ -54,8 +54,22 @@ class Procedural:
     def _make(self, rows: np.ndarray) -> np.ndarray:
         # Neighbouring rows are pictures of one class: a multiplier keeps their disturbances from being neighbours.
         which = (rows.astype(np.int64) + self._first) * 2654435761 % DISTURBANCES
-        coarse = np.clip(self._patterns[self._labels[rows]] + self._disturbances[which], 0, 255).astype(np.uint8)
+        coarse = np.clip(patterns(self._labels[rows], self._seed) + self._disturbances[which], 0, 255).astype(np.uint8)
         return coarse[:, :, self._patch][:, self._patch]  # columns first: then whole rows of pixels are copied
+
+
+def patterns(classes: np.ndarray, seed: int) -> np.ndarray:
+    """Those of some classes [N]: [N, GRID, GRID, 3] uint8. Worked out, as a table for all classes may be too large.
+
+    Eight bytes at a time, from their number by splitmix64 (Steele, Lea and Flood, 2014).
+    """
+    words = GRID * GRID * 3 // 8
+    number = classes.astype(np.uint64)[:, None] * np.uint64(words) + np.arange(words, dtype=np.uint64)
+    mixed: np.ndarray = (number + np.uint64((seed << 40) % 2**64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return np.ascontiguousarray(mixed).view(np.uint8).reshape(-1, GRID, GRID, 3)
 
 
 def load(
@@ -74,7 +88,7 @@ def load(
     flip: bool,
     seed: int,
 ) -> Dataset:
-    """As many of everything as asked for.
+    """As many of everything as asked for; if the clients cannot hold all classes, they hold a random part of them.
 
     clients: "equal" (all of labels_per_client labels and about as many images) or "natural" (of all sizes, and
     labels_per_client on average).
@@ -86,11 +100,12 @@ def load(
         ("eval.split", split, ("test",)),  # nothing is worth tuning here
     ):
         check_choice(name, value, known)
+    shown = min(num_classes, num_clients * labels_per_client)  # classes of which there are pictures
     for name, number, least in (
         ("num_classes", num_classes, 2),
         ("num_clients", num_clients, 1),
         ("labels_per_client", labels_per_client, 1),
-        ("images", images, num_classes),
+        ("images", images, shown),
         ("test_classes", test_classes, 1 if task == "retrieval" else 0),
         ("test_images", test_images, 2),
         ("seed", seed, 0),
@@ -98,15 +113,17 @@ def load(
         check_at_least(name, number, least)
     rng = np.random.default_rng(seed)
     if clients == "equal":
-        labels = np.repeat(np.arange(num_classes, dtype=np.int32), group_sizes(rng, num_classes, images, 0.5))
+        labels = np.repeat(np.arange(shown, dtype=np.int32), group_sizes(rng, shown, images, 0.5))
         held = dealt_clients(labels, num_clients, labels_per_client, seed)
     else:
-        labels, held = _natural(rng, num_classes, num_clients, labels_per_client, images)
+        labels, held = _natural(rng, shown, num_clients, labels_per_client, images)
+    if shown < num_classes:
+        labels = np.sort(rng.choice(num_classes, shown, replace=False)).astype(np.int32)[labels]
     if task == "retrieval":
         test_labels = num_classes + np.arange(test_images, dtype=np.int32) % test_classes
     else:
         test_labels = rng.integers(num_classes, size=test_images, dtype=np.int32)
-    make = partial(Procedural, classes=num_classes + test_classes, size=image_size, seed=seed)
+    make = partial(Procedural, size=image_size, seed=seed)
     return Dataset(
         name="stand-in",
         task=task,

@@ -9,7 +9,7 @@ from fedss_jax.data.assemble import assemble, by_label, by_owner
 from fedss_jax.data.cache import cache_folder
 from fedss_jax.data.index import Index, Part
 from fedss_jax.data.splits import in_order
-from fedss_jax.types import UserError
+from fedss_jax.types import MissingData, UserError
 
 
 def index(
@@ -46,7 +46,7 @@ def index(
         directory = records.prepare(dataset, data_dir)
     if directory is None:
         where = repr(data_dir) if data_dir else "TensorFlow Datasets' own folder"
-        raise UserError(
+        raise MissingData(
             f"data set {dataset!r} is not prepared in {where}; correct data.dataset (name, name/config or name:version)"
             " or data.data_dir, or set data.download=True where there is a network"
         )
