@@ -11,6 +11,7 @@ import numpy as np
 
 from fedss_jax import models, weights
 from fedss_jax.dispatch import Dispatcher, compile_rounds
+from fedss_jax.evaluate.class_rows import class_matrix
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.metrics import Progress, Workdir, say
 from fedss_jax.report import curves
@@ -84,7 +85,9 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
                 progress.update(round, scalars)
     progress.close()
 
-    weights.save(folder.path / "encoder.safetensors", dispatcher.state.encoder)
+    trained = dispatcher.state
+    weights.save(folder.path / "encoder.safetensors", trained.encoder)
+    np.save(folder.path / "class_matrix.npy", class_matrix(setup.server.rows, trained.rows, trained.round))
     summary = {
         "method": config.method,
         "rounds": config.rounds,
@@ -105,7 +108,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     folder.finish(summary)
     picture = curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
     say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
-    files = "config.json, metrics.jsonl, summary.json and encoder.safetensors"
+    files = "config.json, metrics.jsonl, summary.json, encoder.safetensors and class_matrix.npy"
     say(f"{picture} shows the curves; {folder.path} has {files}")
     return summary
 
