@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +40,11 @@ def config_argument(argv: list[str]) -> tuple[str, list[str]]:
             file, colon, variant = (value if equals else following).partition(":")
             return file, [variant] if colon else []
     return "", []
+
+
+def typed() -> str:
+    """The command that this is, as one could type it."""
+    return shlex.join(["python", *sys.argv])
 
 
 def parse_flags(argv: list[str]) -> list[str]:

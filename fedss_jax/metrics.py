@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
 SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the progress bar
@@ -68,18 +69,8 @@ def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        path: leaf
-        for key, value in tree.items()
-        for path, leaf in _flat(value, f"{prefix}.{key}" if prefix else key).items()
-    }
-
-
 def _differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    old, new = _flat(old), _flat(new)
+    old, new = flat(old), flat(new)
     keys = sorted(old.keys() | new.keys())
     return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
 

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from fedss_jax import command_line
 from fedss_jax.config import resolve
 from fedss_jax.metrics import refuse_another_run, say
-from fedss_jax.report import paper, tables
+from fedss_jax.report import paper, sweep_page, tables
 from fedss_jax.types import UserError
 
 LOOK_EVERY = 1.0  # seconds, at how far the runs are
@@ -84,11 +85,12 @@ def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: in
         raise UserError(f"workdir {workdir} cannot be made ({error.strerror}); choose another with --workdir") from None
     failed = run(command, cells, workdir, jobs)
     told = [{"name": cell.name, "row": cell.row, "settings": dict(cell.settings)} for cell in cells]
-    (workdir / "sweep.json").write_text(json.dumps({"cells": told, "failed": failed}, indent=2) + "\n")
+    about = {"command": command_line.typed(), "cells": told, "failed": failed}
+    (workdir / "sweep.json").write_text(json.dumps(about, indent=2) + "\n")
     rows = tables.read(workdir)
     tables.write(workdir, rows)
     say(f"{tables.markdown(rows)}\n{len(cells) - len(failed)} of {len(cells)} runs are done;")
-    say(f"{workdir} has them and {', '.join(tables.FORMATS)}")
+    say(f"{sweep_page.write(workdir, rows)} shows them; {workdir} also has {', '.join(tables.FORMATS)}")
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")

@@ -9,16 +9,20 @@ import jax
 import ml_collections
 import numpy as np
 
-from fedss_jax import models, weights
+from fedss_jax import command_line, models, weights
+from fedss_jax.analysis import findings
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
+from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.metrics import Progress, Workdir, say
-from fedss_jax.report import curves
+from fedss_jax.report import curves, run_page
 from fedss_jax.report import summary as report
 from fedss_jax.round import RoundStats
 from fedss_jax.simulation import Setup, build
 from fedss_jax.types import UserError
+
+FILES = ("config.json", "metrics.jsonl", "summary.json", "curves.png", "encoder.safetensors", "class_matrix.npy")
 
 
 def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int) -> dict[str, float]:
@@ -87,16 +91,26 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
 
     trained = dispatcher.state
     weights.save(folder.path / "encoder.safetensors", trained.encoder)
-    np.save(folder.path / "class_matrix.npy", class_matrix(setup.server.rows, trained.rows, trained.round))
+    learnt = class_matrix(setup.server.rows, trained.rows, trained.round)
+    np.save(folder.path / "class_matrix.npy", learnt)
+    embed = make_embed(setup.model, dataset.transform, setup.mesh, config.eval.batch_size)
+    found = findings.find(dataset, lambda images, rows: np.asarray(embed(trained.encoder, images, rows)), learnt)
+    findings.write(folder.path, found, dataset.test.images)
     summary = {
+        "command": command_line.typed(),
         "method": config.method,
+        "dataset": dataset.name,
+        "task": dataset.task,
         "rounds": config.rounds,
         "seed": config.seed,
         "num_classes": dataset.num_classes,
         "encoder_parameters": encoder_parameters,
+        "dim": config.model.dim,
         "start": start,
         "final": scalars,
         "residency": setup.residency,
+        "devices": f"{jax.device_count()} {jax.default_backend()}",
+        "jax": jax.__version__,
         "seconds": time.perf_counter() - began,
         "seconds_compiling": compile_seconds,
         "seconds_training": training_seconds,
@@ -106,10 +120,10 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "bytes_per_client_per_round": float(np.mean(sent)),
     }
     folder.finish(summary)
-    picture = curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
+    curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
+    page = run_page.write(folder.path)
     say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
-    files = "config.json, metrics.jsonl, summary.json, encoder.safetensors and class_matrix.npy"
-    say(f"{picture} shows the curves; {folder.path} has {files}")
+    say(f"{page} shows it all; {folder.path} also has {', '.join(FILES)}")
     return summary
 
 

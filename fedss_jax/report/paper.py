@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fedss_jax.report.configs import flat
+
 METHODS = {
     "fedss": "FedSS",
     "negonly": "NegOnly",
@@ -138,7 +140,8 @@ EXPERIMENTS = (
 def look_up(config: Mapping[str, Any]) -> dict[str, Figure]:
     """Metric -> what the paper reports for a run of this config; nothing if the setting is not the paper's."""
     for experiment in EXPERIMENTS:
-        if all(_value(config, key) == value for key, value in experiment.setting.items()):
+        given = flat(config)
+        if all(given.get(key) == value for key, value in experiment.setting.items()):
             method = config["method"]
             which = method, config["num_negatives"] if method in SAMPLED else None
             found = {}
@@ -149,12 +152,3 @@ def look_up(config: Mapping[str, Any]) -> dict[str, Figure]:
                 found[metric] = figure
             return found
     return {}
-
-
-def _value(config: Mapping[str, Any], path: str) -> Any:
-    value: Any = config
-    for key in path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
-import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -46,7 +46,6 @@ STYLE: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
-_numbers = itertools.count()  # figures on one page must not share ids
 
 
 class Series(NamedTuple):
@@ -75,7 +74,8 @@ def inline(drawing: Drawing) -> str:
     for colour, name in NAMES.items():
         text = text.replace(colour, f"var(--{name}, {colour})")
     text = re.sub(r'id="series-(\d+)"', lambda found: _about_series(drawing.series[int(found[1])], found[1]), text)
-    prefix = f"f{next(_numbers)}-"
+    # Figures on one page must not share ids, unless they are the same figure.
+    prefix = f"f{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}-"
     text = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
     text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1)
     about = html.escape(drawing.about, quote=True)

@@ -45,6 +45,7 @@ class Row(NamedTuple):
     received: float | None  # classes that a client gets in a round; None if nobody is federated
     done: Sequence[str]  # names of the finished cells
     failed: Mapping[str, str]  # name -> reason
+    settings: Mapping[str, Any] = {}  # what makes the row, but for the seed
 
 
 def read(workdir: Path) -> list[Row]:
@@ -64,7 +65,8 @@ def read(workdir: Path) -> list[Row]:
                 starts[runs[-1]["seed"]] = runs[-1]["start"]
         failed = {cell["name"]: told["failed"][cell["name"]] for cell in cells if cell["name"] in told["failed"]}
         config = json.loads((workdir / done[0] / "config.json").read_text()) if done else {}
-        rows.append(_row(label, runs, config, done, failed))
+        settings = {key: value for key, value in cells[0]["settings"].items() if key != "seed"}
+        rows.append(_row(label, runs, config, done, failed)._replace(settings=settings))
     if starts:
         rows.insert(0, Row("untrained", "", _scores(list(starts.values())), None, [], {}))
     return rows
