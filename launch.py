@@ -9,13 +9,18 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import command_line, compilation, sweep, train
+from fedss_jax import command_line, compilation, score, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
 )
-MODE = flags.DEFINE_enum("mode", "train", ["train", "sweep"], "One run, or every cell of the config's sweep(add).")
+MODE = flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "sweep", "eval"],
+    "One run; every cell of the config's sweep(add); or the scores of config.init_from.",
+)
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
 
@@ -27,6 +32,9 @@ def main(argv: list[str]) -> None:
     if MODE.value == "train":
         compilation.keep()
         train.train(config, workdir)
+    elif MODE.value == "eval":
+        compilation.keep()
+        score.score(config, workdir)
     else:
         file, _ = command_line.config_argument(sys.argv)
         cells = sweep.list_cells(command_line.load_config_file(file), config)

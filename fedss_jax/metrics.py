@@ -1,16 +1,17 @@
-"""How numbers are written: a run's folder (config.json, metrics.jsonl, summary.json) and the terminal."""
+"""How numbers are written: a run's folder (config.json, metrics.jsonl, summary.json, events) and the terminal."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from fedss_jax.boards import Board, TensorBoard
 from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
@@ -18,9 +19,12 @@ SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the p
 
 
 class Workdir:
-    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then."""
+    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
+    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to any of `boards` besides.
+    """
+
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], boards: Sequence[Board] = ()):
         self.path = Path(path)
         self._metrics = self.path / "metrics.jsonl"
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
@@ -29,11 +33,14 @@ class Workdir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._replace("config.json", text)
             self._metrics.write_text("")
+            for old in self.path.glob("events.out.tfevents.*"):  # of a run that this one replaces
+                old.unlink()
         except OSError as error:
             raise UserError(
                 f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
             ) from None
         (self.path / "summary.json").unlink(missing_ok=True)
+        self._boards = [TensorBoard(self.path), *boards]
 
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""
@@ -44,8 +51,12 @@ class Workdir:
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
         with self._metrics.open("a") as file:
             file.write(json.dumps({"round": round, **scalars}, allow_nan=False) + "\n")
+        for board in self._boards:
+            board.write(round, scalars)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        for board in self._boards:
+            board.close()
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedss_jax import command_line, models, weights
 from fedss_jax.analysis import findings
+from fedss_jax.boards import WeightsAndBiases
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
 from fedss_jax.evaluate.embed import make_embed
@@ -60,7 +61,9 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
     compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
-    folder = Workdir(workdir, config.to_dict())  # only now: what cannot run leaves nothing behind
+    # Only now: what cannot run leaves nothing behind.
+    boards = [WeightsAndBiases(config.wandb, config.to_dict())] if config.wandb else []
+    folder = Workdir(workdir, config.to_dict(), boards)
     say("compiling the round")
     run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began

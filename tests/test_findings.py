@@ -64,7 +64,8 @@ def test_a_querys_score_is_its_share_of_what_it_could_have():
     labels = np.array([0, 0, 0, 1, 1, 2])
     embeddings = np.array([[1, 0], [0.99, 0.1], [0, 1], [0.05, 0.99], [-1, 0], [-0.9, -0.1]])
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    near, attained = findings.retrieve(embeddings.astype(np.float32), labels)
+    near, attained, possible = findings.retrieve(embeddings.astype(np.float32), labels)
+    assert possible.tolist() == [2, 2, 2, 1, 1, 0]
     assert near[0].tolist()[:2] == [1, 3]  # then the third of its class, at rank 3
     assert attained[0] == pytest.approx((1 + 2 / 3) / 2) and attained[5] == 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "fedss_jax"
 LAYERS = [
     {"types"},
-    {"losses", "sampling", "parallel", "lanes", "packing", "command_line"},
+    {"losses", "sampling", "parallel", "lanes", "packing", "command_line", "boards"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
     {"methods", "rows"},
     {"crew", "server"},
@@ -18,7 +18,7 @@ LAYERS = [
     {"dispatch", "simulation"},
     {"finished"},
     {"analysis"},
-    {"train", "sweep", "compilation"},
+    {"train", "score", "sweep", "compilation"},
 ]
 
 
@@ -55,7 +55,7 @@ def test_reports_need_no_jax_and_only_the_loop_knows_configs():
             assert not {full for full in imported(path) if full.startswith(("fedss_jax.round", "fedss_jax.train"))}, (
                 path
             )
-        if path.name not in ("train.py", "simulation.py", "config.py"):
+        if path.name not in ("train.py", "score.py", "simulation.py", "config.py"):
             assert "ml_collections" not in packages, path
 
 

@@ -20,7 +20,7 @@ SHOWN = 10  # neighbours of a query
 QUERIES = 160  # on the page, of which ...
 EXTREMES = 16  # ... so many are the worst, and as many the best
 MAP_CLASSES = 400
-LISTED = 12  # classes among the hardest, and among the easiest
+LISTED = 8  # classes among the hardest, and among the easiest
 CLIENT_EXAMPLES = 2_000  # of the client whose confusion is shown, at most
 
 Embed = Callable[[Images, np.ndarray], np.ndarray]  # images, rows [N] -> unit vectors [N, d]
@@ -36,7 +36,7 @@ def find(dataset: Dataset, embed: Embed, class_matrix: np.ndarray, seed: int = 0
     rng, test = np.random.default_rng(seed), dataset.test
     examples = whole_classes(test.labels, EXAMPLES, rng)
     labels, embeddings = test.labels[examples], embed(test.images, examples)
-    near, attained = retrieve(embeddings, labels)
+    near, attained, possible = retrieve(embeddings, labels)
     if dataset.task == "classification":
         per_example, score = predict(embeddings, class_matrix) == labels, "top-1"
     else:
@@ -58,6 +58,7 @@ def find(dataset: Dataset, embed: Embed, class_matrix: np.ndarray, seed: int = 0
             "class": name(labels[q]),
             "picture": picture(q),
             "score": round(float(attained[q]), 4),
+            "possible": int(possible[q]),
             "kind": kind,
             "neighbours": [
                 {"class": name(labels[i]), "picture": picture(i), "right": bool(labels[i] == labels[q])}
@@ -104,13 +105,15 @@ def whole_classes(labels: np.ndarray, limit: int, rng: np.random.Generator) -> n
     return np.flatnonzero(np.isin(labels, classes[order[:fit]]))
 
 
-def retrieve(embeddings: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest others of each example [M, <= 10], and its share of MAP@10 over the most that it could have [M]."""
+def retrieve(embeddings: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The nearest others of each example [M, <= 10], its share of MAP@10 over the most that it could have [M], and how
+    many right answers it can have among ten [M].
+    """
     near = np.asarray(retrieval.neighbours(jnp.asarray(embeddings), min(SHOWN, len(labels) - 1)))
     _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    attainable = np.minimum(sizes[inverse] - 1, SHOWN) / SHOWN
+    possible = np.minimum(sizes[inverse] - 1, SHOWN)
     reached = retrieval.precision10(labels[near] == labels[:, None])
-    return near, np.where(attainable > 0, reached / np.where(attainable > 0, attainable, 1), 0.0)
+    return near, SHOWN * reached / np.maximum(possible, 1), possible
 
 
 def choose_queries(scores: np.ndarray, rng: np.random.Generator) -> list[tuple[str, int]]:

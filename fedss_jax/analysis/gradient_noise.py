@@ -132,12 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for m, each in found.items()
     ]
     (options.run / "gradient_noise.json").write_text(json.dumps(table, indent=2) + "\n")
-    figures.save(figures.gradient_noise(table), options.run / "gradient_noise.svg")
+    for kind in figures.NOISES:
+        figures.save(figures.gradient_noise(table, kind), options.run / f"gradient_noise_{kind}.svg")
     print(f"{'|N_k|':>6} {'phi: L1':>10} {'relative':>9} {'W: L1':>10} {'relative':>9}")
     for line in table:
         m, *numbers = line.values()
         print(f"{m:>6} {numbers[0]:10.2e} {numbers[1]:9.3f} {numbers[2]:10.2e} {numbers[3]:9.3f}")
-    print(f"{options.run} has gradient_noise.json and gradient_noise.svg")
+    print(f"{options.run} has gradient_noise.json, gradient_noise_relative.svg and gradient_noise_l1.svg")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
 LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)))
 MARKERS = "os^DPvX*"
+WIDTH, HEIGHT = 5.6, 3.5  # inches; all figures have one scale, and their text can be read on a phone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +49,16 @@ def look(number: int) -> dict[str, Any]:
     )
 
 
-def lines(curves: Sequence[Curve], *, x: str, y: str, about: str, log_x: bool = False, legend: bool = True) -> Drawing:
+def lines(curves: Sequence[Curve], *, x: str, y: str, about: str, log_x: bool = False) -> Drawing:
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(7.2, 3.9)
+        figure = svg.new_figure(WIDTH, HEIGHT + 0.25 * (len(curves) // 2))
         axes = figure.subplots()
         series = [_line(axes, curve, number, x, y) for number, curve in enumerate(curves)]
         axes.set(xlabel=x, ylabel=y)
         if log_x:
             _log_x(axes, curves)
-        if legend and len(curves) > 1:
-            axes.legend(fontsize=9, loc="best")
+        if len(curves) > 1:
+            _legend_above(axes, columns=2)
     return Drawing(figure, about, series)
 
 
@@ -85,45 +86,66 @@ def _log_x(axes: Axes, curves: Sequence[Curve]) -> None:
         axes.minorticks_off()
 
 
-def learning(history: Sequence[Mapping[str, float]], scores: Mapping[str, str]) -> Drawing:
-    """A run's loss, and its scores (key -> name), over rounds."""
+def loss(history: Sequence[Mapping[str, float]]) -> Drawing:
+    """A run's training loss over rounds."""
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(10, 3.9)
-        left, right = figure.subplots(1, 2)
-        told: list[Series] = []
+        figure = svg.new_figure(WIDTH, HEIGHT)
+        axes = figure.subplots()
         trained = [line for line in history if "train/loss" in line]
-        left.plot([m["round"] for m in trained], [m["train/loss"] for m in trained], color=BLUE, linewidth=1.2)
-        left.set(xlabel="round", ylabel="training loss at the clients")
-        for key, name in scores.items():
+        axes.plot([m["round"] for m in trained], [m["train/loss"] for m in trained], color=BLUE, linewidth=1.2)
+        axes.set(xlabel="round", ylabel="training loss at the clients")
+    return Drawing(figure, "Training loss over rounds")
+
+
+def scores(history: Sequence[Mapping[str, float]], names: Mapping[str, str]) -> Drawing:
+    """A run's scores (key -> name) over rounds."""
+    with matplotlib.rc_context(svg.STYLE):
+        figure = svg.new_figure(WIDTH, HEIGHT)
+        axes = figure.subplots()
+        told: list[Series] = []
+        for key, name in names.items():
             seen = [line for line in history if key in line]
             if seen:
                 curve = Curve(name, [m["round"] for m in seen], [m[key] for m in seen])
-                told.append(_line(right, curve, len(told), "round", name))
+                told.append(_line(axes, curve, len(told), "round", name))
         if ceilings := [line["eval/map10_ceiling"] for line in history if "eval/map10_ceiling" in line]:
-            right.axhline(ceilings[-1], color=FAINT, linewidth=1, linestyle="--", label="ceiling of MAP@10")
-        right.set(xlabel="round", ylabel="score", ylim=(0, 1))
-        right.legend(fontsize=9, loc="best", ncols=2)
-    return Drawing(figure, "Training loss and scores over rounds", told)
+            axes.axhline(ceilings[-1], color=FAINT, linewidth=1, linestyle="--", label="ceiling of MAP@10")
+        axes.set(xlabel="round", ylabel="score", ylim=(0, 1))
+        _legend_above(axes, columns=2)
+    return Drawing(figure, "Scores over rounds", told)
+
+
+def _legend_above(axes: Axes, columns: int) -> None:
+    """Where it hides nothing."""
+    axes.legend(fontsize=10, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.2)
 
 
 def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
     """What travels one way in a round, in MB: name -> encoder, rows of W."""
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(7.2, 0.8 + 0.42 * len(bars))
+        figure = svg.new_figure(WIDTH, 1.1 + 0.4 * len(bars))
         axes = figure.subplots()
         names = list(bars)[::-1]
         encoder, rows = (np.array([bars[name][part] for name in names]) for part in (0, 1))
         place = np.arange(len(names))
         axes.barh(place, encoder, height=0.6, color=SKY, label="encoder")
         axes.barh(
-            place, rows, left=encoder, height=0.6, color=ORANGE, hatch="///", edgecolor=INK, linewidth=0, label="W"
+            place,
+            rows,
+            left=encoder,
+            height=0.6,
+            color=ORANGE,
+            hatch="///",
+            edgecolor=INK,
+            linewidth=0,
+            label="rows of W",
         )
         for i, total in enumerate(encoder + rows):
-            axes.text(total, i, f" {total:,.2f} MB", va="center", fontsize=9)
+            axes.text(total, i, f" {total:,.2f} MB", va="center", fontsize=10)
         axes.set_yticks(place, names)
         axes.set(xlabel="MB to a client in a round", xlim=(0, 1.18 * float(np.max(encoder + rows))))
         axes.grid(visible=False, axis="y")
-        axes.legend(fontsize=9, loc="lower right", ncols=2)
+        _legend_above(axes, columns=2)
     return Drawing(figure, "Megabytes that a client receives in a round")
 
 
@@ -135,7 +157,7 @@ def confusion(counts: Sequence[Sequence[int]], names: Sequence[str], title: str 
     if not share[:, -1].any():
         share, columns = share[:, :-1], columns[:-1]
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(4.6, 4.1)
+        figure = svg.new_figure(4.4, 3.9)
         axes = figure.subplots()
         shown = axes.imshow(share, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
         few = len(names) <= 24
@@ -156,32 +178,33 @@ def _short(name: str) -> str:
 def difficulty(scores: Sequence[float], name: str) -> Drawing:
     """How many classes have which score."""
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(7.2, 2.6)
+        figure = svg.new_figure(WIDTH, 2.6)
         axes = figure.subplots()
         axes.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=SKY, edgecolor=INK, linewidth=0.4)
         axes.axvline(float(np.mean(scores)), color=ORANGE, linestyle="--", linewidth=1.5, label="mean of classes")
         axes.set(xlabel=f"{name} of a class", ylabel="classes", xlim=(0, 1))
-        axes.legend(fontsize=9)
+        axes.legend(fontsize=10)
     return Drawing(figure, f"Histogram of {name} over classes")
 
 
-def gradient_noise(table: Sequence[Mapping[str, float]]) -> Drawing:
-    """Over |N_k|: lines of gradient_noise.json."""
+NOISES = {"relative": "|difference| / |full gradient|", "l1": "mean |difference| of a parameter"}
+
+
+def gradient_noise(table: Sequence[Mapping[str, float]], kind: str = "relative") -> Drawing:
+    """Over |N_k|: lines of gradient_noise.json, for phi and W apart."""
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(10, 3.6)
-        series: list[Series] = []
+        figure = svg.new_figure(WIDTH, HEIGHT)
+        axes = figure.subplots()
         x = [line["num_negatives"] for line in table]
-        kinds = {"l1": "mean |difference| of a parameter", "relative": "|difference| / |full gradient|"}
-        for axes, (kind, label) in zip(figure.subplots(1, 2), kinds.items()):
-            for name, part, style in (("φ", "encoder", LOOKS["fedss"]), ("W", "class_matrix", LOOKS["negonly"])):
-                y = [line[f"{part}_{kind}"] for line in table]
-                curve = Curve(name, x, y, look=style)
-                series.append(_line(axes, curve, len(series), "|N_k|", label))
-            axes.set(xlabel="negatives |N_k|", ylabel=label, xscale="log", yscale="log")
-            axes.set_xticks(x, [f"{m:,}" for m in x])
-            axes.minorticks_off()
-            axes.legend(fontsize=9)
-    return Drawing(figure, "Gradient noise of FedSS falls with the number of negatives", series)
+        series: list[Series] = []
+        for name, part, style in (("φ", "encoder", LOOKS["fedss"]), ("W", "class_matrix", LOOKS["negonly"])):
+            curve = Curve(name, x, [line[f"{part}_{kind}"] for line in table], look=style)
+            series.append(_line(axes, curve, len(series), "|N_k|", NOISES[kind]))
+        axes.set(xlabel="negatives |N_k|", ylabel=NOISES[kind], xscale="log", yscale="log")
+        axes.set_xticks(x, [f"{m:,}" for m in x])
+        axes.minorticks_off()
+        _legend_above(axes, columns=2)
+    return Drawing(figure, "Gradient noise of FedSS over the number of negatives", series)
 
 
 def layer_share(shares: Mapping[int, Mapping[int, float]]) -> Drawing:

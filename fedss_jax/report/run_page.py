@@ -38,7 +38,7 @@ def write(folder: Path) -> Path:
     if findings:
         parts += [("gallery", "What it finds"), ("map", "Map"), ("classes", "Classes"), ("confusion", "Confusion")]
     parts += [("traffic", "On the wire"), *([("noise", "Gradient noise")] if noise else []), ("made", "How")]
-    sheet = folder / "pictures.webp"
+    sheet, noises = folder / "pictures.webp", figures.NOISES.items()
     return render.write(
         folder,
         "run.html",
@@ -49,12 +49,15 @@ def write(folder: Path) -> Path:
         parts=parts,
         headline=headline(summary, config),
         tiles=tiles(summary, names),
-        curves=render.shown(figures.learning(history, _shown_scores(names)), toggles=True),
+        loss=render.shown(figures.loss(history), "Loss at the clients, over rounds."),
+        curves=render.shown(
+            figures.scores(history, _shown_scores(names)), "Scores on the test examples, over rounds.", toggles=True
+        ),
         findings=findings,
         sheet=render.picture(sheet) if findings and findings["pictures"] else "",
         traffic=render.shown(figures.traffic(wire)) if wire else None,
         traffic_note=traffic_note(summary),
-        noise=render.shown(figures.gradient_noise(noise)) if noise else None,
+        noise=[render.shown(figures.gradient_noise(noise, kind), name) for kind, name in noises] if noise else [],
         config=render.settings(config),
         times=times(summary),
         command=summary["command"],

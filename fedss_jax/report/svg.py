@@ -28,7 +28,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be found, copied and read aloud
     "svg.hashsalt": "fedss",  # the same figure gives the same file
     "font.family": "sans-serif",
-    "font.size": 10,
+    "font.size": 11,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.spines.top": False,
@@ -46,6 +46,9 @@ STYLE: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
+
+
+SCALE = 1.5  # pixels a point, where there is room
 
 
 class Series(NamedTuple):
@@ -77,7 +80,12 @@ def inline(drawing: Drawing) -> str:
     # Figures on one page must not share ids, unless they are the same figure.
     prefix = f"f{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}-"
     text = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
-    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1)
+    text = re.sub(
+        r'width="([\d.]+)pt" height="[\d.]+pt"',
+        lambda found: f'style="max-width: {SCALE * float(found[1]):.0f}px"',
+        text,
+        count=1,
+    )
     about = html.escape(drawing.about, quote=True)
     return text.replace("<svg", f'<svg role="img" aria-label="{about}"', 1)
 

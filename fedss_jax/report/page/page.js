@@ -72,11 +72,10 @@
 
   function picture(number, size) {
     const made = element("div", "picture");
-    const { side, columns, rows } = data.pictures;
+    const { columns, rows } = data.pictures;
     made.style.setProperty("--size", `${size}px`);
     made.style.backgroundSize = `${columns * size}px ${rows * size}px`;
     made.style.backgroundPosition = `${-(number % columns) * size}px ${-Math.floor(number / columns) * size}px`;
-    if (side < size / 1.5) made.style.imageRendering = "auto";
     return made;
   }
   function example(of, size) {
@@ -94,14 +93,14 @@
   const more = document.getElementById("more"), search = document.getElementById("search");
   const kinds = [...document.querySelectorAll("[data-kind]")];
   const AT_A_TIME = 8;
-  let kind = "worst", limit = AT_A_TIME;
+  let kind = "random", limit = AT_A_TIME;
   function row(query) {
     const made = element("div", "query");
     const told = element("div", "about");
     const right = query.neighbours.filter((neighbour) => neighbour.right).length;
-    told.append(element("b", "", query.class), ` ${right} of ${query.neighbours.length} right, score ${query.score.toFixed(2)}`);
-    made.append(told, example(query, 52), element("span", "arrow", "→"));
-    for (const neighbour of query.neighbours) made.append(example(neighbour, 44));
+    told.append(element("b", "", query.class), ` ${right} right of ${query.possible} possible, score ${query.score.toFixed(2)}`);
+    made.append(told, example(query, 60), element("span", "arrow", "→"));
+    for (const neighbour of query.neighbours) made.append(example(neighbour, 54));
     return made;
   }
   function gallery() {
@@ -139,7 +138,7 @@
     made.style.setProperty("--share", `${Math.round(100 * each.score)}%`);
     made.dataset.tip = `${each.class}: ${each.score.toFixed(2)}`;
     made.setAttribute("aria-label", made.dataset.tip);
-    if (data.pictures) made.append(picture(each.picture, 30));
+    if (data.pictures) made.append(picture(each.picture, 28));
     made.append(element("span", "dot"));
     made.addEventListener("focus", () => { mapname.textContent = made.dataset.tip; });
     made.addEventListener("pointerenter", () => { mapname.textContent = made.dataset.tip; });
