@@ -141,7 +141,7 @@ def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
             label="rows of W",
         )
         for i, total in enumerate(encoder + rows):
-            axes.text(total, i, f" {total:,.2f} MB", va="center", fontsize=10)
+            axes.text(total, i, f" {total:,.3g} MB", va="center", fontsize=10)
         axes.set_yticks(place, names)
         axes.set(xlabel="MB to a client in a round", xlim=(0, 1.18 * float(np.max(encoder + rows))))
         axes.grid(visible=False, axis="y")

@@ -22,6 +22,7 @@ OVERLAID = 16  # lines in one figure, at most
 
 class Section(NamedTuple):
     id: str
+    short: str  # what a link to it says
     title: str
     drawings: Sequence[Shown]
 
@@ -35,11 +36,11 @@ def write(workdir: Path, rows: Sequence[Row]) -> Path:
             run_page.write(workdir / name)
     summaries = {name: json.loads((workdir / name / "summary.json").read_text()) for name in done}
     metric = next((key for key in run_page.HEADLINES if any(key in row.scores for row in rows)), run_page.HEADLINES[0])
-    titles, lines = tables.cells(rows)
+    titles, lines = tables.cells(rows, with_failures=False)  # they have a table of their own
     sections = draw(workdir, rows, metric, summaries)
     failed = [[name, reason] for row in rows for name, reason in row.failed.items()]
     parts = [("scores", "Scores"), *([("failed", "Failed")] if failed else [])]
-    parts += [(section.id, section.title) for section in sections]
+    parts += [(section.id, section.short) for section in sections]
     data = sorted({f"{each['dataset']} ({each['task']})" for each in summaries.values()})
     return render.write(
         workdir,
@@ -80,7 +81,7 @@ def tiles(rows: Sequence[Row], metric: str, summaries: Mapping[str, Mapping[str,
         if by_method[method]:
             best = max(by_method[method], key=lambda row: row.scores[metric].mean)
             n = summaries[best.done[0]]["num_classes"]
-            share = f"{best.received / n:.1%} of the classes at a client" if best.received else ""
+            share = f"{100 * best.received / n:.3g} % of the classes at a client" if best.received else ""
             made.append(Tile(f"{best.label}: {NAMES[metric]}", f"{best.scores[metric].mean:.3f}", share))
     start = [row for row in rows if not row.method and metric in row.scores]
     made += [Tile("before training", f"{row.scores[metric].mean:.3f}", NAMES[metric]) for row in start]
@@ -100,37 +101,38 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
     overlaid = middle if is_paper else sorted(scored, key=lambda r: -r.scores[metric].mean)[:OVERLAID]
     sections = []
 
-    def add(id: str, title: str, drawn: Sequence[Curve], x: str, caption: str, *, log_x: bool = False) -> None:
+    def add(id: str, short: str, title: str, drawn: Sequence[Curve], x: str, caption: str, log_x: bool = False) -> None:
         drawing = figures.lines(drawn, x=x, y=y, about=f"{title}: {y} over {x}", log_x=log_x)
-        sections.append(Section(id, title, [render.shown(drawing, caption, toggles=True)]))
+        sections.append(Section(id, short, title, [render.shown(drawing, caption, toggles=True)]))
 
     styled = [styled_curve(seen[row.label], row, is_paper) for row in overlaid]
-    add("curves", "Learning curves", styled, "round", "Mean over seeds; the band is one standard deviation.")
+    add("curves", "Curves", "Learning curves", styled, "round", "Mean over seeds; the band is one standard deviation.")
     fedss = [row for row in plain if row.method == "fedss"]
     full = [row for row in plain if row.method == "fullsoftmax"]
     if len(fedss) > 1:
         drawn = [seen[row.label] for row in fedss] + [styled_curve(seen[row.label], row, True) for row in full]
-        add("sizes", "FedSS by |S_k|", drawn, "round", "More negatives bring FedSS closer to FullSoftmax, or not.")
+        caption = "FedSS with few and with many negatives, beside FullSoftmax, which it approximates."
+        add("sizes", "By m", "FedSS by its number of negatives", drawn, "round", caption)
     if is_paper and len({row.method for row in plain}) > 1:
         sent = [curve for row in groups(plain) for curve in [against_parameters(row, metric, summaries)] if curve]
         caption = "Classifier parameters that a client receives in a round (logarithmic), against the score."
-        add("parameters", "Score against parameters sent", sent, "parameters of W sent", caption, log_x=True)
+        add("parameters", "Parameters", "Score against parameters sent", sent, "parameters of W sent", caption, True)
     if any(row.settings.get("extra_negatives") for row in plain):
         drawn = equal_negatives(plain, metric)
         caption = "With |P_k| − 1 more negatives, an example of NegOnly competes against as many classes as in FedSS."
-        add("negatives", "As many negatives", drawn, "negatives m", caption, log_x=True)
+        add("negatives", "Negatives", "With as many negatives", drawn, "negatives m", caption, True)
     if any("train/top1" in row.scores for row in scored):
         drawn = [
             Curve(r.label, [r.scores["train/top1"].mean], [r.scores[metric].mean], look=point(i, r, is_paper))
             for i, r in enumerate(overlaid)
         ]
         caption = f"Who knows the training classes by heart (right) need not have the best test {y} (top)."
-        add("overfitting", "Training against test", drawn, "top-1 on training examples", caption)
-    if confusions := confusion_pair(workdir, plain):
-        sections.append(Section("confusion", "One client's classes", confusions))
+        add("overfitting", "Over-fitting", "Training against test", drawn, "top-1 on training examples", caption)
     if bars := {row.label: megabytes(row, summaries) for row in overlaid if row.received}:
         caption = "What a client receives in a round, and sends back."
-        sections.append(Section("traffic", "On the wire", [render.shown(figures.traffic(bars), caption)]))
+        sections.append(Section("traffic", "Wire", "On the wire", [render.shown(figures.traffic(bars), caption)]))
+    if confusions := confusion_pair(workdir, plain):
+        sections.append(Section("confusion", "Confusion", "One client's classes", confusions))
     return sections
 
 

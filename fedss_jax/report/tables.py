@@ -95,11 +95,11 @@ def _scores(found: Sequence[Mapping[str, float]]) -> dict[str, Score]:
     return {key: Score(tuple(each[key] for each in found)) for key in keys}
 
 
-def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The table as text, titles and rows: what Markdown, LaTeX and the page show."""
+def cells(rows: Sequence[Row], *, with_failures: bool = True) -> tuple[list[str], list[list[str]]]:
+    """The table as text, titles and rows: what Markdown and LaTeX show, and (failures apart) the page."""
     metrics = _metrics(rows)
     published = [key for key in metrics if any(key in row.scores and row.scores[key].paper for row in rows)]
-    failures = any(row.failed for row in rows)
+    failures = with_failures and any(row.failed for row in rows)
     titles = [""]
     for key in metrics:
         titles += [NAMES[key], *(["paper"] if key in published else [])]
