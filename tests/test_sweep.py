@@ -115,6 +115,13 @@ def test_a_sweep_prints_and_keeps_its_tables_and_fails_with_its_cells(tmp_path, 
     assert starts(tmp_path / "runs", cells) == [1, 1, 1, 1, 2]
 
 
+def test_a_sweep_of_which_nothing_ran_still_says_why(tmp_path):
+    with pytest.raises(UserError, match="1 of 1 runs failed"):
+        sweep.sweep(COMMAND, [cell("bad", 0)], tmp_path, 1)
+    assert "error: no such" in (tmp_path / "table.md").read_text()
+    assert "error: no such | method" in (tmp_path / "report.html").read_text()
+
+
 def test_results_of_another_config_are_refused(tmp_path):
     sweep.sweep(COMMAND, CELLS, tmp_path, 1)
     sweep.sweep(COMMAND, CELLS, tmp_path, 1)
