@@ -3,17 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench lint browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
 
-test: $(INSTALLED) lint
+test: $(INSTALLED) lint browser
 	$(BIN)/python -m pytest -n auto
 
 # Against other simulators, which it installs beside; an hour. The tables are also in runs/bench as JSON.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+# The tests open pages in Debian's Chromium. Who is not root is told how to get it.
+browser:
+	@command -v "$${CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser google-chrome >/dev/null \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -qqy chromium >/dev/null; } \
+	|| { echo "the tests of pages need Chromium: apt-get install chromium, or set CHROMIUM to a browser of its kind" >&2; exit 1; }
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import chips, command_line, compilation, hosts, plan, sweep, train
+from fedss_jax import chips, command_line, compilation, hosts, plan, score, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -21,8 +21,8 @@ CONFIG = config_flags.DEFINE_config_file(
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
-    ["train", "sweep", "plan"],
-    "One run, every cell of the config's sweep(add), or what a run would take.",
+    ["train", "sweep", "eval", "plan"],
+    "One run; every cell of the config's sweep(add); the scores of config.init_from; or what a run would take.",
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
 TOPOLOGY = flags.DEFINE_string("topology", "", f"What to plan for: {chips.EXAMPLES}; if not given, the devices here.")
@@ -46,6 +46,9 @@ def main(argv: list[str]) -> None:
             train.train(config, workdir)
     elif MODE.value == "plan":
         plan.show(config, TOPOLOGY.value, command_line.standin_data(sys.argv), WORKDIR.value)
+    elif MODE.value == "eval":
+        compilation.keep()
+        score.score(config, workdir)
     else:
         file, _ = command_line.config_argument(sys.argv)
         cells = sweep.list_cells(command_line.load_config_file(file), config)

@@ -63,6 +63,8 @@ def get_config() -> ConfigDict:
     config.init_from = ""  # an encoder to start from: encoder.safetensors of another run, or torchvision's weights
     config.init_from_head = True  # False: its last layer, from pooled features to embeddings, starts at random
 
+    config.wandb = ""  # a project of Weights & Biases to log to as well; needs pip install wandb
+
     config.data = ConfigDict()
     config.data.residency = "auto"  # where training images stay: device, host, disk, or the first that has room
 

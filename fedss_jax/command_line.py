@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +49,11 @@ def standin_data(argv: list[str]) -> Any:
         return load_config_file(file).get_config(",".join([*filter(None, variant), "standin"])).data
     except UserError:
         return None
+
+
+def typed() -> str:
+    """The command that this is, as one could type it."""
+    return shlex.join(["python", *sys.argv])
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import json
+from pathlib import Path
 from typing import Any
 
 import ml_collections
@@ -79,6 +81,24 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     with config.unlocked():
         del config.tuned  # of no further meaning to this run
     return config
+
+
+def read_config(folder: Path) -> ml_collections.ConfigDict:
+    """The resolved config of a run, from its folder."""
+    path = folder / "config.json"
+    try:
+        return ml_collections.ConfigDict(json.loads(path.read_text(), object_hook=_with_tuples))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
+
+
+def _with_tuples(section: dict[str, Any]) -> dict[str, Any]:
+    """JSON has only lists; in configs, these are tuples."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {key: frozen(value) for key, value in section.items()}
 
 
 def fit_to_population(config: ml_collections.ConfigDict, clients: Clients, n: int) -> ml_collections.ConfigDict:

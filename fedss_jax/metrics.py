@@ -1,16 +1,18 @@
-"""How numbers are written: a run's folder (config.json, metrics.jsonl, summary.json) and the terminal."""
+"""How numbers are written: a run's folder (config.json, metrics.jsonl, summary.json, events) and the terminal."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from fedss_jax.boards import Board, TensorBoard
+from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
 SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the progress bar
@@ -19,10 +21,17 @@ SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the p
 class Workdir:
     """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
 
+    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to any of `boards` besides.
     writes: of several processes one writes; to the others' calls nothing happens.
     """
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], writes: bool = True):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        config: Mapping[str, Any],
+        boards: Sequence[Board] = (),
+        writes: bool = True,
+    ):
         self.path, self.writes = Path(path), writes
         self._metrics = self.path / "metrics.jsonl"
         if not writes:
@@ -33,11 +42,14 @@ class Workdir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._replace("config.json", text)
             self._metrics.write_text("")
+            for old in self.path.glob("events.out.tfevents.*"):  # of a run that this one replaces
+                old.unlink()
         except OSError as error:
             raise UserError(
                 f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
             ) from None
         (self.path / "summary.json").unlink(missing_ok=True)
+        self._boards = [TensorBoard(self.path), *boards]
 
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""
@@ -50,8 +62,12 @@ class Workdir:
             return
         with self._metrics.open("a") as file:
             file.write(json.dumps({"round": round, **scalars}, allow_nan=False) + "\n")
+        for board in self._boards:
+            board.write(round, scalars)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        for board in self._boards:
+            board.close()
         self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
 
@@ -86,18 +102,8 @@ def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        path: leaf
-        for key, value in tree.items()
-        for path, leaf in _flat(value, f"{prefix}.{key}" if prefix else key).items()
-    }
-
-
 def _differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    old, new = _flat(old), _flat(new)
+    old, new = flat(old), flat(new)
     keys = sorted(old.keys() | new.keys())
     return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
 

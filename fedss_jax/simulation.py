@@ -95,14 +95,7 @@ def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> S
     check_population(fitted, method, population, dataset.num_classes)
     residency = feed.choose(config.data.residency, dataset.train.images, mesh)
 
-    model = models.create(
-        config.model.name,
-        image_shape=input_shape(dataset),
-        dim=config.model.dim,
-        dtype=config.model.dtype,
-        options=config.model.options.to_dict(),
-        platform=mesh.devices.flat[0].platform,
-    )
+    model = make_model(config, dataset, mesh)
     training = LocalTraining(
         model=model,
         method=method,
@@ -206,6 +199,17 @@ def input_shape(dataset: Dataset) -> tuple[int, ...]:
     """Of one example, as the encoder sees it."""
     images = dataset.train.images
     return jax.eval_shape(dataset.transform.test, jax.ShapeDtypeStruct(images.shape[1:], images.dtype)).shape
+
+
+def make_model(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> Model:
+    return models.create(
+        config.model.name,
+        image_shape=input_shape(dataset),
+        dim=config.model.dim,
+        dtype=config.model.dtype,
+        options=config.model.options.to_dict(),
+        platform=mesh.devices.flat[0].platform,
+    )
 
 
 def make_method(config: ml_collections.ConfigDict) -> methods.Method:

@@ -1,30 +1,36 @@
-"""Many runs of one config: every cell in a process and a folder of its own, and a table over all of them.
+"""Many runs of one config: every cell in a process and a folder of its own, and tables and a page over all of them.
 
 A config file that has `sweep(add)` calls `add(method="fedss", num_negatives=5, seed=0)` for each cell; the names are
-config keys. Cells that differ only in their seed make one row of the table.
+config keys. Cells that differ only in their seed make one row of the table. Started again, a sweep runs only what is
+not done: a cell is done once its folder has a summary.json.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import queue
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 from tqdm import tqdm
 
+from fedss_jax import command_line
 from fedss_jax.config import resolve
-from fedss_jax.metrics import refuse_another_run
-from fedss_jax.report.summary import NAMES
+from fedss_jax.metrics import refuse_another_run, say
+from fedss_jax.report import paper, sweep_page, tables
 from fedss_jax.types import UserError
+
+LOOK_EVERY = 1.0  # seconds, at how far the runs are
 
 
 class Cell(NamedTuple):
@@ -34,13 +40,18 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """A folder's name, such as method=fedss,num_negatives=5,seed=0."""
-        return ",".join(f"{key}={value}" for key, value in self.settings.items())
+        return ",".join(f"{key}={value}" for key, value in self.settings.items()).replace("/", "_")
 
     @property
     def row(self) -> str:
-        """Its row in the table: all but the seed."""
-        shown = (v if k == "method" else f"{k}={v}" for k, v in self.settings.items() if k != "seed")
-        return " ".join(map(str, shown))
+        """Its row in the table, all but the seed: FedSS, m = 5."""
+        shown = []
+        for key, value in self.settings.items():
+            if key == "method":
+                shown.append(paper.METHODS.get(value, value))
+            elif key != "seed":
+                shown.append(f"m = {value}" if key == "num_negatives" else f"{key}={value}")
+        return ", ".join(shown)
 
 
 def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
@@ -57,11 +68,15 @@ def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
         cells.append(Cell(settings, resolve(changed).to_dict()))
 
     config_file.sweep(add)
+    name, times = Counter(cell.name for cell in cells).most_common(1)[0] if cells else ("", 0)
+    if times != 1:
+        problem = f"adds {name} {times} times; add it once" if cells else "adds no cell; call add(...) for each"
+        raise UserError(f"sweep(add) of {config_file.__file__} {problem}")
     return cells
 
 
 def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> None:
-    """Runs every cell that is not done yet, prints the table and writes it to table.md."""
+    """Runs every cell that is not done yet, prints the table and leaves table.md, .csv and .tex."""
     for cell in cells:
         refuse_another_run(workdir / cell.name, cell.config)
     try:
@@ -69,32 +84,16 @@ def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: in
     except OSError as error:
         raise UserError(f"workdir {workdir} cannot be made ({error.strerror}); choose another with --workdir") from None
     failed = run(command, cells, workdir, jobs)
-    made = table(cells, workdir)
-    (workdir / "table.md").write_text(made + "\n")
-    print(f"{made}\n\n{len(cells) - len(failed)} of {len(cells)} runs are done; {workdir} has them and table.md")
+    told = [{"name": cell.name, "row": cell.row, "settings": dict(cell.settings)} for cell in cells]
+    about = {"command": command_line.typed(), "cells": told, "failed": failed}
+    (workdir / "sweep.json").write_text(json.dumps(about, indent=2) + "\n")
+    rows = tables.read(workdir)
+    tables.write(workdir, rows)
+    say(f"{tables.markdown(rows)}\n{len(cells) - len(failed)} of {len(cells)} runs are done;")
+    say(f"{sweep_page.write(workdir, rows)} shows them; {workdir} also has {', '.join(tables.FORMATS)}")
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
-
-
-def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
-    """Runs a cell unless it is done. Returns what went wrong, if anything did; its output is in log.txt."""
-    if (folder / "summary.json").exists():
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]
-    with (folder / "log.txt").open("w") as log:
-        process = subprocess.Popen(
-            [*command, *settings, f"--workdir={folder}"], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-        )
-        if cores:
-            # A run that has a core to itself gets more done than two runs that share two.
-            os.sched_setaffinity(process.pid, cores)
-        code = process.wait()
-    if code == 0:
-        return None
-    said = (folder / "log.txt").read_text().strip().splitlines()
-    return said[-1] if said else f"exit code {code}"
 
 
 def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> dict[str, str]:
@@ -111,42 +110,111 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
         finally:
             shares.put(cores)
 
+    failed: dict[str, str] = {}
+    progress = Overall(cells, workdir)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(one, cell): cell for cell in cells}
-        done = concurrent.futures.as_completed(futures)
-        bar = tqdm(done, total=len(cells), unit="run", file=sys.stdout, disable=not sys.stdout.isatty())
-        reasons = {futures[future].name: future.result() for future in bar}
-    return {name: reason for name, reason in reasons.items() if reason is not None}
+        waiting = set(futures)
+        try:
+            while waiting:
+                done, waiting = concurrent.futures.wait(waiting, LOOK_EVERY, concurrent.futures.FIRST_COMPLETED)
+                for future in done:
+                    if reason := future.result():
+                        failed[futures[future].name] = reason
+                progress.update([futures[future] for future in done])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # who stops a sweep does not want the next run to begin
+            progress.close()
+    return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
 
 
-def table(cells: Sequence[Cell], workdir: Path) -> str:
-    """A Markdown table: mean and standard deviation over seeds."""
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    starts: dict[int, dict[str, float]] = {}  # by seed: untrained, all methods are the same
-    for cell in cells:
-        path = workdir / cell.name / "summary.json"
-        if path.exists():
-            summary = json.loads(path.read_text())
-            rows[cell.row].append(summary)
-            starts[summary["seed"]] = summary["start"]
-    if not rows:
-        return "no finished runs"
-    finals = [run["final"] for runs in rows.values() for run in runs]
-    metrics = [key for key in NAMES if all(key in final for final in finals)]
-    lines = [
-        "| | " + " | ".join(NAMES[key] for key in metrics) + " | classes a client receives | seeds |",
-        "|---|" + "---|" * (len(metrics) + 2),
-    ]
-    untrained = [_spread([start[key] for start in starts.values()]) for key in metrics]
-    lines.append(f"| untrained | {' | '.join(untrained)} | | {len(starts)} |")
-    for label, runs in rows.items():
-        scores = [_spread([run["final"][key] for run in runs]) for key in metrics]
-        received = runs[0]["final"].get("comm/classes")
-        shown = "–" if received is None else f"{received:,.0f}"
-        lines.append(f"| {label} | {' | '.join(scores)} | {shown} | {len(runs)} |")
-    return "\n".join(lines)
+def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
+    """Runs a cell unless it is done. Returns what went wrong, if anything did; its output is in log.txt."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with claimed(folder) as claim:
+        if is_done(folder):
+            return None
+        settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]
+        with (folder / "log.txt").open("w") as log:
+            process = subprocess.Popen(
+                [*command, *settings, f"--workdir={folder}"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[claim],
+            )
+            if cores:
+                # A run that has a core to itself gets more done than two runs that share two.
+                with contextlib.suppress(ProcessLookupError):  # it may have failed at once
+                    os.sched_setaffinity(process.pid, cores)
+            code = process.wait()
+        if code == 0:
+            return None
+        said = (folder / "log.txt").read_text().strip().splitlines()
+        return said[-1] if said else f"exit code {code}"
 
 
-def _spread(values: Sequence[float]) -> str:
-    mean, deviation = np.mean(values), np.std(values, ddof=1) if len(values) > 1 else 0.0
-    return f"{mean:.3f}" + (f" ± {deviation:.3f}" if len(values) > 1 else "")
+def is_done(folder: Path) -> bool:
+    return (folder / "summary.json").exists()
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[int]:
+    """The folder to ourselves; the run inherits the claim.
+
+    A sweep that is killed leaves its runs behind. As long as one works, the next sweep waits for it here instead of
+    starting it a second time in the same folder.
+    """
+    with (folder / ".claim").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+class Overall:
+    """How far all cells are, in rounds, and how long it will take: a bar on a terminal, a line a run elsewhere."""
+
+    def __init__(self, cells: Sequence[Cell], workdir: Path):
+        self._rounds = {cell.name: cell.config.get("rounds", 1) for cell in cells}
+        self._done = {cell.name for cell in cells if is_done(workdir / cell.name)}
+        self._workdir = workdir
+        self._began = time.monotonic()
+        self._total = sum(self._rounds.values())
+        self._at_start = sum(self._rounds[name] for name in self._done)
+        if self._done:
+            say(f"{len(self._done)} of {len(cells)} runs are done already")
+        self._bar = None
+        if sys.stdout.isatty():
+            self._bar = tqdm(total=self._total, initial=self._at_start, unit="round", file=sys.stdout, smoothing=0.0)
+
+    def update(self, ended: Sequence[Cell]) -> None:
+        """ended: cells that are over now, well or not."""
+        told = [cell.name for cell in ended if cell.name not in self._done]
+        self._done.update(told)
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{len(self._done)}/{len(self._rounds)} runs", refresh=False)
+            self._bar.update(self._so_far() - self._bar.n)
+        elif told:
+            for name in told:
+                say(f"{len(self._done)} of {len(self._rounds)} runs are over ({self._times()}): {name}")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _so_far(self) -> int:
+        return sum(
+            rounds if name in self._done else min(rounds, self._rounds_of(name))
+            for name, rounds in self._rounds.items()
+        )
+
+    def _rounds_of(self, name: str) -> int:
+        """Rounds that a run has written; it writes a line before the first."""
+        try:
+            return max(0, (self._workdir / name / "metrics.jsonl").read_bytes().count(b"\n") - 1)
+        except OSError:
+            return 0
+
+    def _times(self) -> str:
+        passed, so_far = time.monotonic() - self._began, self._so_far()
+        left = passed * (self._total - so_far) / max(1, so_far - self._at_start)
+        return f"{tqdm.format_interval(passed)}, about {tqdm.format_interval(left)} left"

@@ -9,15 +9,21 @@ import jax
 import ml_collections
 import numpy as np
 
-from fedss_jax import hosts, models, weights
+from fedss_jax import command_line, hosts, models, weights
+from fedss_jax.analysis import findings
+from fedss_jax.boards import WeightsAndBiases
 from fedss_jax.dispatch import Dispatcher, compile_rounds
+from fedss_jax.evaluate.class_rows import class_matrix
+from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.metrics import Progress, Workdir, say
-from fedss_jax.report import curves
+from fedss_jax.report import curves, run_page
 from fedss_jax.report import summary as report
 from fedss_jax.round import RoundStats
 from fedss_jax.simulation import Setup, build
-from fedss_jax.types import ServerState, UserError
+from fedss_jax.types import UserError
+
+FILES = ("config.json", "metrics.jsonl", "summary.json", "curves.png", "encoder.safetensors", "class_matrix.npy")
 
 
 def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int) -> dict[str, float]:
@@ -55,9 +61,10 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     compile_began = time.perf_counter()
     state, inputs = simulation.state, simulation.inputs
     compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
-    folder = Workdir(
-        workdir, config.to_dict(), writes=hosts.is_first()
-    )  # only now: what cannot run leaves nothing behind
+    # Only now: what cannot run leaves nothing behind.
+    writes = hosts.is_first()
+    boards = [WeightsAndBiases(config.wandb, config.to_dict())] if config.wandb and writes else []
+    folder = Workdir(workdir, config.to_dict(), boards, writes)
     say("compiling the round")
     run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began
@@ -86,15 +93,28 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
                 progress.update(round, scalars)
     progress.close()
 
+    trained = dispatcher.state
+    if folder.writes:
+        weights.save(folder.path / "encoder.safetensors", trained.encoder)
+    # By all processes, as the devices of all take part; then one of them writes.
+    learnt = class_matrix(setup.server.rows, trained.rows, trained.round)
+    embed = make_embed(setup.model, dataset.transform, setup.mesh, config.eval.batch_size)
+    found = findings.find(dataset, lambda images, rows: embed(trained.encoder, images, rows), learnt)
     summary = {
+        "command": command_line.typed(),
         "method": config.method,
+        "dataset": dataset.name,
+        "task": dataset.task,
         "rounds": config.rounds,
         "seed": config.seed,
         "num_classes": dataset.num_classes,
         "encoder_parameters": encoder_parameters,
+        "dim": config.model.dim,
         "start": start,
         "final": scalars,
         "residency": setup.residency,
+        "devices": f"{jax.device_count()} {jax.default_backend()}",
+        "jax": jax.__version__,
         "seconds": time.perf_counter() - began,
         "seconds_compiling": compile_seconds,
         "seconds_training": training_seconds,
@@ -104,19 +124,20 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "bytes_per_client_per_round": float(np.mean(sent)),
     }
     if folder.writes:
-        leave(folder, setup, summary, dispatcher.state)
+        np.save(folder.path / "class_matrix.npy", learnt)
+        findings.write(folder.path, found, dataset.test.images)
+        leave(folder, setup, summary)
     return summary
 
 
-def leave(folder: Workdir, setup: Setup, summary: dict[str, Any], state: ServerState) -> None:
-    """What stays of a run, and the last words on it."""
+def leave(folder: Workdir, setup: Setup, summary: dict[str, Any]) -> None:
+    """The summary, the page, and the last words on a run."""
     config, dataset = setup.config, setup.dataset
-    weights.save(folder.path / "encoder.safetensors", state.encoder)
     folder.finish(summary)
-    picture = curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
+    curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
+    page = run_page.write(folder.path)
     say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
-    files = "config.json, metrics.jsonl, summary.json and encoder.safetensors"
-    say(f"{picture} shows the curves; {folder.path} has {files}")
+    say(f"{page} shows it all; {folder.path} also has {', '.join(FILES)}")
 
 
 def describe(setup: Setup, encoder_parameters: int) -> None:

@@ -114,9 +114,13 @@ class Images(Protocol):
 class Examples:
     images: Images  # [N, H, W, C] uint8, or [N, F] float32 for ready-made features
     labels: np.ndarray  # [N] int32
+    names: Sequence[str] = ()  # what class 0, 1, ... is called; where there are none, by its number
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def name(self, label: int) -> str:
+        return self.names[label] if self.names else str(label)
 
 
 @dataclasses.dataclass(frozen=True)

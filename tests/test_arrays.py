@@ -87,6 +87,7 @@ def test_labels_of_any_kind_are_numbered_alike_in_both_parts(tmp_path, caplog, n
     assert (order[dataset.train.labels] == train["labels"]).all() and dataset.num_classes == 3
     assert numbers(dataset.test).tolist() == [1, 2, 3]  # the class that training lacks is left out
     assert (order[dataset.test.labels] == names[:3]).all()
+    assert dataset.train.names == dataset.test.names == [str(name) for name in order]
     assert "1 test examples of 1 classes that training lacks were left out of 4" in caplog.messages[0]
 
 
@@ -102,6 +103,7 @@ def test_test_classes_of_retrieval_stand_for_themselves(tmp_path, caplog):
     dataset = load(tmp_path, test=test, task="retrieval")
     assert len(dataset.test) == 12 and len(np.unique(dataset.test.labels)) == 3 and dataset.num_classes == 6
     assert "3 labels are in both parts" in caplog.messages[0]
+    assert dataset.train.name(5) == "5" and dataset.test.name(int(dataset.test.labels[0])) == "0"
 
 
 @pytest.mark.parametrize("names", [[100, 3, -7, 50], ["zoe", "al", "bo", "cy"]])

@@ -36,6 +36,8 @@ def test_retrieval_has_disjoint_classes_and_at_most_five_pictures_of_each():
     total = len(fonts.load_glyphs().class_names)
     assert len(np.unique(dataset.test.labels)) == total - 2500
     np.testing.assert_array_equal(dataset.train.images, validation.train.images)
+    trained, tested = ({part.name(label) for label in part.labels} for part in (dataset.train, dataset.test))
+    assert len(trained) == 2000 and len(tested) == total - 2500 and not trained & tested
 
 
 def test_classification_tests_known_classes_in_unknown_faces():
@@ -52,6 +54,7 @@ def test_classification_tests_known_classes_in_unknown_faces():
     assert all(
         trained[int(new)] == label[image.tobytes()] for image, new in zip(dataset.test.images, dataset.test.labels)
     )
+    assert all(dataset.test.name(new) == glyphs.class_names[old] for new, old in trained.items())
 
 
 def test_equal_clients_have_twenty_classes_and_share_none():

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import struct
+import sys
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
+from fedss_jax.boards import WeightsAndBiases
 from fedss_jax.metrics import Progress, Workdir
 from fedss_jax.report import curves, summary
 from fedss_jax.types import UserError
@@ -20,7 +24,37 @@ def test_files_of_a_run(tmp_path):
     lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"round": 0, "eval/map10": 0.1}, {"round": 1, "train/loss": 2.0}]
     assert json.loads((folder.path / "summary.json").read_text()) == {"rounds": 1}
-    assert sorted(p.name for p in folder.path.iterdir()) == ["config.json", "metrics.jsonl", "summary.json"]
+    (events,) = folder.path.glob("events.out.tfevents.*")
+    assert {p.name for p in folder.path.iterdir()} == {"config.json", "metrics.jsonl", "summary.json", events.name}
+
+
+def read_events(path):
+    """TensorBoard's records: a length and its checksum, the event, and its checksum."""
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return found
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path):
+    Workdir(tmp_path, CONFIG).finish({})
+    folder = Workdir(tmp_path, CONFIG)  # begins anew: the events of the first are gone
+    folder.write(0, {"eval/map10": 0.25})
+    folder.write(7, {"train/loss": 2.0, "eval/map10": 0.5})
+    folder.finish({})
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    told = [
+        (event.step, value.tag, value.simple_value) for event in read_events(events) for value in event.summary.value
+    ]
+    assert told == [(0, "eval/map10", 0.25), (7, "train/loss", 2.0), (7, "eval/map10", 0.5)]
+
+
+def test_without_the_package_weights_and_biases_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    with pytest.raises(UserError, match="wandb is 'mine', but the package is not installed; pip install wandb"):
+        WeightsAndBiases("mine", CONFIG)
 
 
 def test_the_same_config_starts_anew_and_another_is_refused(tmp_path):

@@ -419,6 +419,7 @@ def test_class_folders(tmp_path, extension):
     for part in ("train", "test"):
         assert [label[name.split("/")[0]] for name in names(index, part)] == getattr(index, part).labels.tolist()
     assert np.bincount(index.test.labels).tolist() in ([1, 1, 2], [2, 1, 2])  # a fifth of 6, 5 and 10
+    assert index.train_names == index.test_names == ["9", "10", "cat"]
 
 
 def test_folders_with_parts(tmp_path):
@@ -453,6 +454,7 @@ def test_retrieval_from_folders(tmp_path):
     layouts.class_folders(tmp_path / "parts" / "test", {"c": 4, "d": 4})
     index = load_folder(root=str(tmp_path / "parts"), task="retrieval")
     assert index.num_classes == 2 and np.bincount(index.test.labels).tolist() == [4, 4]
+    assert index.train_names == ["a", "b"] and index.test_names == ["c", "d"]
     nothing = "none of the 8 test examples is of one of the 2 training classes; .*data.task=retrieval"
     refuses(load_folder, nothing, root=str(tmp_path / "parts"))
     layouts.class_folders(tmp_path / "parts" / "test", {"b": 1})

@@ -1,27 +1,20 @@
-"""The README's table: every method on glyph retrieval, three seeds, each with the rates it was tuned to.
+"""Table 2 on glyphs: every method on retrieval of characters never seen in training, three seeds, each method with the
+rates it was tuned to (configs/sweeps/glyphs_tuning.py).
 
 python launch.py --mode=sweep --config=configs/sweeps/glyphs.py --workdir=runs/glyphs --jobs=2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ml_collections import ConfigDict
 
 from configs import glyphs
+from configs.sweeps import paper
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = glyphs.get_config(variant)
-    config.eval.every = 100
-    return config
+    return glyphs.get_config(variant)
 
 
-def sweep(add: Callable[..., None]) -> None:
-    for seed in range(3):
-        for num_negatives in (5, 20, 80):
-            add(method="fedss", num_negatives=num_negatives, seed=seed)
-        add(method="negonly", num_negatives=20, seed=seed)
-        for method in ("posonly", "fedaws", "fullsoftmax", "centralized"):
-            add(method=method, seed=seed)
+def sweep(add: paper.Add) -> None:
+    paper.every_method(add, num_negatives=(5, 10, 20, 40, 80))

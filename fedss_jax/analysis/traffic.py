@@ -1,18 +1,26 @@
 """What travels between the server and a client in a round, for the paper's two main experiments.
 
     python -m fedss_jax.analysis.traffic
+    python -m fedss_jax.analysis.traffic --figure=share.svg
 
-prints parameter counts, the class matrix's share of the model, bytes and savings, beside what the paper says.
+prints parameter counts, the class matrix's share of the model, bytes and savings, beside what the paper says; the
+figure is the paper's figure 7, that share over the number of classes for several embedding sizes.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from fedss_jax import models
+from fedss_jax.methods import Method
+from fedss_jax.report import figures
 
 BYTES = 4  # a float32 parameter
 
@@ -46,6 +54,18 @@ class Traffic(NamedTuple):
 def count(encoder_parameters: int, num_classes: int, requested: int, dim: int) -> Traffic:
     """requested: |S_k|, the classes that a client asks for."""
     return Traffic(encoder_parameters, num_classes * dim, requested * dim)
+
+
+def requested(method: Method, num_positives: np.ndarray, num_classes: int) -> np.ndarray:
+    """|S_k| of clients with so many classes of their own, [K]: what a method asks for, without running it."""
+    if method.requests_all:
+        return np.full_like(num_positives, num_classes)
+    return num_positives + method.num_negatives(num_positives)
+
+
+def layer_share(name: str, dims: Sequence[int], num_classes: Sequence[int]) -> dict[int, dict[int, float]]:
+    """The class matrix's share of an encoder's and its own parameters: d -> n -> share."""
+    return {d: {n: count(encoder_parameters(name, d), n, 0, d).share for n in num_classes} for d in dims}
 
 
 @functools.cache
@@ -121,9 +141,23 @@ def table() -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+DIMS = (64, 128, 256, 512, 1280)
+NUM_CLASSES = (100, 1_000, 2_028, 11_318, 21_841, 100_000, 1_000_000)  # the paper's three among round numbers
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="traffic", description=__doc__.splitlines()[0])
+    parser.add_argument("--figure", type=Path, help="where to draw the class matrix's share, as .svg")
+    options = parser.parse_args(arguments)
     print(table())
     print(
         "\nMobileNetV3-Large with GroupNorm, float32; MB a client receives in a round, and sends back."
         "\nThe paper's shares imply an encoder of about 3.7 million parameters, which no standard MobileNetV3 has."
     )
+    if options.figure:
+        figures.save(figures.layer_share(layer_share("mobilenet_v3_large", DIMS, NUM_CLASSES)), options.figure)
+        print(f"{options.figure} shows the share of W over n")
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedss_jax.data import augment
-from fedss_jax.data.assemble import assemble, by_label, by_owner
+from fedss_jax.data.assemble import assemble, by_label, by_owner, class_names
 from fedss_jax.data.index import Files, Part
 from fedss_jax.data.splits import check_at_least, renumber
 from fedss_jax.data.store import Rows
@@ -75,9 +75,10 @@ def load(
     transform = _transform(first.inputs, shift, flip)
 
     notes: list[str] = []
+    names: list[str] = []
     train_labels, test_labels = first.labels, tables[-1].labels
     if test and task == "retrieval":
-        train_labels, test_labels = _told_apart(train_labels, test_labels, notes)
+        train_labels, test_labels, names = _told_apart(train_labels, test_labels, notes)
     index = assemble(
         Files(Path(), ()),  # no files: rows are those of the arrays, the test array's after the training array's
         Part(np.arange(n), train_labels),
@@ -87,6 +88,7 @@ def load(
         seed=seed,
         deal=by_label(num_clients, labels_per_client, seed) if first.clients is None else by_owner(first.clients),
         test_share=test_share,
+        names=names,
         notes=notes,
     )
     for note in index.notes:
@@ -98,9 +100,11 @@ def load(
         name="arrays",
         task=task,
         num_classes=index.num_classes,
-        train=Examples(Rows(first.inputs, index.train.rows), index.train.labels),
+        train=Examples(Rows(first.inputs, index.train.rows), index.train.labels, index.train_names),
         clients=index.clients,
-        test=Examples(Rows(tables[-1].inputs if from_test else first.inputs, test_rows), index.test.labels),
+        test=Examples(
+            Rows(tables[-1].inputs if from_test else first.inputs, test_rows), index.test.labels, index.test_names
+        ),
         transform=transform,
     )
 
@@ -118,13 +122,13 @@ def _transform(inputs: np.ndarray, shift: int, flip: bool) -> Transform:
     return Transform(shift_and_flip.train, shift_and_flip.test) if shift or flip else augment.UNCHANGED
 
 
-def _told_apart(train: np.ndarray, test: np.ndarray, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of both parts as numbers of which none is in both: retrieval's test classes are its own."""
+def _told_apart(train: np.ndarray, test: np.ndarray, notes: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Labels of both parts as numbers of which none is in both, as retrieval's test classes are its own; and names."""
     shared = len(np.intersect1d(train, test))
     if shared:
         notes.append(f"{shared} labels are in both parts; as the task is retrieval, they count as different classes")
-    (classes, train), (_, test) = renumber(train), renumber(test)
-    return train, test + len(classes)
+    (classes, train), (others, test) = renumber(train), renumber(test)
+    return train, test + len(classes), class_names(np.concatenate([classes, others]))
 
 
 def _check_alike(train: Table, test: Table) -> None:

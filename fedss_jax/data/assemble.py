@@ -58,6 +58,7 @@ def assemble(
     deal: Deal,
     test_share: float = TEST_SHARE,
     num_classes: int | None = None,
+    names: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Index:
     """Splits where the data has no part of its own, numbers the classes, and deals the training part out.
@@ -66,6 +67,7 @@ def assemble(
     what would be tested on is left alone, and is not trained on either.
     num_classes: labels already count from 0 to this. Otherwise the training classes are numbered, and a classifier is
     not tested on others.
+    names: what the labels 0, 1, ... stand for; where it is empty, a class is called by its label.
     """
     check_choice("eval.split", split, SPLITS)
     check_choice("data.task", task, TASKS)
@@ -85,10 +87,12 @@ def assemble(
         kept, test = kept[inner], pick(kept[held])
 
     train = pick(kept)
+    train_names = test_names = names
     if num_classes is None:
         classes, labels = renumber(train.labels)
         num_classes, train = len(classes), Part(train.rows, labels)
-        test = _unknown(test, classes) if task == "retrieval" else _known(test, classes, notes)
+        test, own = _unknown(test, classes) if task == "retrieval" else _known(test, classes, notes)
+        train_names, test_names = class_names(classes, names), class_names(own, names)
     return Index(
         task=task,
         num_classes=num_classes,
@@ -96,6 +100,8 @@ def assemble(
         train=Part(train.rows, train.labels.astype(np.int32)),
         clients=deal(kept, train.labels),
         test=Part(test.rows, test.labels.astype(np.int32)),
+        train_names=train_names,
+        test_names=test_names,
         notes=tuple(notes),
     )
 
@@ -113,8 +119,15 @@ def _pick(part: Part, places: np.ndarray) -> Part:
     return Part(part.rows[places], part.labels[places])
 
 
-def _known(test: Part, classes: np.ndarray, notes: list[str]) -> Part:
-    """The test examples of these classes, ascending [n], with labels that number them."""
+def class_names(classes: np.ndarray, names: Sequence[str] = ()) -> list[str]:
+    """What labels [n] are called: each its own name, or its entry in `names`."""
+    if names:
+        return [names[label] for label in classes.tolist()]
+    return [label.decode(errors="replace") if isinstance(label, bytes) else str(label) for label in classes.tolist()]
+
+
+def _known(test: Part, classes: np.ndarray, notes: list[str]) -> tuple[Part, np.ndarray]:
+    """The test examples of these classes, ascending [n], with labels that number them; and the classes."""
     known = np.isin(test.labels, classes)
     if not known.any():
         raise UserError(
@@ -126,11 +139,13 @@ def _known(test: Part, classes: np.ndarray, notes: list[str]) -> Part:
         notes.append(
             f"{np.sum(~known)} test examples of {strange} classes that training lacks were left out of {len(known)}"
         )
-    return Part(test.rows[known], np.searchsorted(classes, test.labels[known]))
+    return Part(test.rows[known], np.searchsorted(classes, test.labels[known])), classes
 
 
-def _unknown(test: Part, classes: np.ndarray) -> Part:
-    """The test examples, with numbers for labels, if none is of these classes: retrieval is about unseen classes."""
+def _unknown(test: Part, classes: np.ndarray) -> tuple[Part, np.ndarray]:
+    """The test examples, with numbers for labels, and their classes. None may be of these: retrieval is about unseen
+    classes.
+    """
     own, labels = renumber(test.labels)
     shared = np.intersect1d(classes, own)
     if len(shared):
@@ -138,4 +153,4 @@ def _unknown(test: Part, classes: np.ndarray) -> Part:
             f"{len(shared)} of the {len(own)} test classes are training classes too, but retrieval tests on classes"
             " that nobody has seen; correct the parts"
         )
-    return Part(test.rows, labels)
+    return Part(test.rows, labels), own

@@ -69,7 +69,8 @@ def _from_folders(root: Path, cache: Path, **options: Any) -> Index:
     folders = [folder for part in parts.values() for folder in part]
     listing = list_pictures(root, folders, cache)
     names = [folder.rpartition("/")[2] for folder in folders]
-    number = {name: i for i, name in enumerate(in_order(names))}
+    classes = in_order(names)
+    number = {name: i for i, name in enumerate(classes)}
     labels = np.repeat(np.array([number[name] for name in names], np.int32), listing.pictures)
     notes += listing_notes(folders, listing)
 
@@ -83,7 +84,7 @@ def _from_folders(root: Path, cache: Path, **options: Any) -> Index:
     train, *others = [Part(rows[part], labels[rows[part]]) for part in parts]
     # One other part is to test on, whatever its name; of two, the second is to tune on.
     test, validation = (*others, None, None)[:2]
-    return assemble(Files(root, listing.names), train, test, validation, notes=notes, **options)
+    return assemble(Files(root, listing.names), train, test, validation, names=classes, notes=notes, **options)
 
 
 def _part_folders(root: Path, notes: list[str]) -> dict[str, list[str]]:
@@ -109,7 +110,8 @@ def _from_tables(root: Path, csv: str, test_csv: str, **options: Any) -> Index:
         tables.append(read_pictures(root / Path(test_csv).expanduser(), ("image", "label"), ("image",), "label", notes))
 
     label_names = [label for table in tables for label in table.columns["label"]]
-    number = {name: i for i, name in enumerate(in_order(label_names))}
+    classes = in_order(label_names)
+    number = {name: i for i, name in enumerate(classes)}
     images, rows = distinct(tables, "image")
     parts = [
         Part(own, np.array([number[label] for label in table.columns["label"]], np.int32))
@@ -123,4 +125,5 @@ def _from_tables(root: Path, csv: str, test_csv: str, **options: Any) -> Index:
             f" {files.name(0)}); images are paths below it"
         )
     deal = by_owner(np.array(train.columns["client"]))
-    return assemble(files, parts[0], parts[1] if test_csv else None, deal=deal, notes=notes, **options)
+    test = parts[1] if test_csv else None
+    return assemble(files, parts[0], test, deal=deal, names=classes, notes=notes, **options)

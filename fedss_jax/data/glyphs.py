@@ -75,10 +75,11 @@ def load(
 
     # Training labels count from 0 without gaps; for retrieval the test labels only need to tell classes apart.
     classes, labels = np.unique(glyphs.labels[train], return_inverse=True)
-    test_labels = glyphs.labels[test]
+    names = [glyphs.class_names[label] for label in classes]
+    test_labels, test_names = glyphs.labels[test], glyphs.class_names
     if task == "classification":
         test = test[np.isin(test_labels, classes)]
-        test_labels = np.searchsorted(classes, glyphs.labels[test])
+        test_labels, test_names = np.searchsorted(classes, glyphs.labels[test]), tuple(names)
 
     if partition == "equal":
         clients = equal_clients(labels, classes_per_client, seed)
@@ -90,9 +91,9 @@ def load(
         name="glyphs",
         task=task,
         num_classes=len(classes),
-        train=Examples(images[train], labels.astype(np.int32)),
+        train=Examples(images[train], labels.astype(np.int32), names),
         clients=clients,
-        test=Examples(images[test], test_labels.astype(np.int32)),
+        test=Examples(images[test], test_labels.astype(np.int32), test_names),
         transform=jittered(Jitter(shift, scale, slant, noise)),
     )
 

@@ -45,5 +45,6 @@ def index(*, split: str, root: str, num_clients: int, labels_per_client: int, se
         seed=seed,
         deal=by_label(num_clients, labels_per_client, seed),
         test_share=TEST_SHARE,
+        names=synsets,
         notes=notes,
     )

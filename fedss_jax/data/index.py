@@ -53,6 +53,8 @@ class Index:
     clients: Sequence[np.ndarray]  # for each client, the places in `train` that it holds
     test: Part
     notes: Sequence[str] = ()  # what was left out or renumbered, for people to read
+    train_names: Sequence[str] = ()  # what class 0, 1, ... is called; empty: by its number
+    test_names: Sequence[str] = ()  # the same for the test part, whose classes may be others
 
 
 @dataclasses.dataclass(frozen=True)

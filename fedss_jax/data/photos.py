@@ -73,14 +73,14 @@ def outline(index: Index, *, name: str, image_size: int, crop: int, flip: bool, 
 
 def _dataset(index: Index, images: np.ndarray, ok: np.ndarray, *, name: str, crop: int, flip: bool) -> Dataset:
     """images [N, size, size, 3] of all pictures; those that are not ok [N] are left out."""
-    train, test = (Part(part.rows[ok[part.rows]], part.labels[ok[part.rows]]) for part in (index.train, index.test))
+    train, test = (_only(part, ok) for part in (index.train, index.test))
     return Dataset(
         name=name,
         task=index.task,
         num_classes=index.num_classes,  # also if a class has lost all its pictures: labels keep their meaning
-        train=_examples(images, train),
+        train=_examples(images, train, index.train_names),
         clients=_renumber(index.clients, ok[index.train.rows]),
-        test=_examples(images, test),
+        test=_examples(images, test, index.test_names),
         transform=crop_and_flip(images.shape[1], crop, flip),
     )
 
@@ -94,8 +94,14 @@ def _describe(pictures: Pictures, reasons: dict[int, str], listed: str) -> str:
     return f"{len(reasons)} of {len(pictures)} pictures cannot be used ({counts}): {first}{more}; all are in {listed}"
 
 
-def _examples(images: np.ndarray, part: Part) -> Examples:
-    return Examples(Rows(images, part.rows), part.labels.astype(np.int32))
+def _only(part: Part, ok: np.ndarray) -> Part:
+    """The pictures that can be used."""
+    kept = ok[part.rows]
+    return Part(part.rows[kept], part.labels[kept])
+
+
+def _examples(images: np.ndarray, part: Part, names: Sequence[str]) -> Examples:
+    return Examples(Rows(images, part.rows), part.labels.astype(np.int32), names)
 
 
 def _renumber(clients: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:

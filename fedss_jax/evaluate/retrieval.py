@@ -18,23 +18,26 @@ MAX_NEIGHBOURS = 1000  # MAP@R is left out where classes are larger
 
 
 @partial(jax.jit, static_argnames=("k", "queries", "gallery"))
-def neighbours(embeddings: jax.Array, k: int, *, queries: int = QUERIES, gallery: int = GALLERY) -> jax.Array:
+def neighbours(
+    embeddings: jax.Array, k: int, rows: jax.Array | None = None, *, queries: int = QUERIES, gallery: int = GALLERY
+) -> jax.Array:
     """The k nearest others of each of embeddings [N, d], nearest first, the first of equals: int32 [N, k].
 
-    A query is left out of its own results by its index. Needs k < N.
+    rows [Q]: only of these, [Q, k]. A query is left out of its own results by its index. Needs k < N.
     """
     total = len(embeddings)
-    queries, gallery = min(queries, total), min(gallery, total)
+    wanted, asked = (jnp.arange(total), embeddings) if rows is None else (rows, embeddings[rows])
+    queries, gallery = min(queries, len(wanted)), min(gallery, total)
     width = group_width(gallery, k)
     gallery = -(-gallery // width) * width
-    query_start, query_vectors = blocks(embeddings, queries)
+    _, query_vectors = blocks(asked, queries)
+    query_rows = jnp.pad(wanted, (0, -len(wanted) % queries)).reshape(-1, queries)
     gallery_start, gallery_vectors = blocks(embeddings, gallery)
     # Members of a group stand a stride apart, so that the groups' maxima are maxima of long rows.
     gallery_vectors = gallery_vectors.reshape(len(gallery_start), gallery // width, width, -1).swapaxes(1, 2)
 
     def search(query_block: Pair) -> jax.Array:
-        start, query = query_block
-        query_index = start + jnp.arange(queries)
+        query_index, query = query_block
 
         def merge(best: Pair, gallery_block: Pair) -> tuple[Pair, None]:
             score, winner = best
@@ -48,7 +51,7 @@ def neighbours(embeddings: jax.Array, k: int, *, queries: int = QUERIES, gallery
         (_, winner), _ = jax.lax.scan(merge, nobody, (gallery_start, gallery_vectors))
         return winner
 
-    return jax.lax.map(search, (query_start, query_vectors)).reshape(-1, k)[:total]
+    return jax.lax.map(search, (query_rows, query_vectors)).reshape(-1, k)[: len(wanted)]
 
 
 def blocks(vectors: jax.Array, size: int) -> Pair:
@@ -112,12 +115,19 @@ def scores(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return metrics(hits, relevant)
 
 
+def precision10(hits: np.ndarray) -> np.ndarray:
+    """What each query adds to MAP@10: the precision at every right answer among ten, over ten. Hits [N, k] -> [N]"""
+    ranks = np.arange(1, min(10, hits.shape[1]) + 1)
+    first = hits[:, :10]
+    return (np.cumsum(first, axis=1) / ranks * first).sum(axis=1) / 10
+
+
 def metrics(hits: np.ndarray, relevant: np.ndarray) -> dict[str, float]:
     """Hits [N, k]: whether the i-th neighbour is right; relevant [N]: how many are right in all."""
     ranks = np.arange(1, hits.shape[1] + 1)
     gain = np.cumsum(hits, axis=1) / ranks * hits  # precision at i where the i-th is right, else 0
     result = {
-        "map10": gain[:, :10].sum(axis=1).mean() / 10,
+        "map10": precision10(hits).mean(),
         "map10_ceiling": np.minimum(relevant, 10).mean() / 10,
     }
     answerable = relevant > 0

@@ -1,0 +1,144 @@
+"""The page of one run, from the files in its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedss_jax.report import curves, figures, paper, render
+from fedss_jax.report.render import Tile
+from fedss_jax.report.summary import NAMES
+
+HEADLINES = ("eval/map10", "eval/top1")  # a run has one of them
+
+
+def write(folder: Path) -> Path:
+    """Makes report.html and returns where it is."""
+    summary, config = (json.loads((folder / name).read_text()) for name in ("summary.json", "config.json"))
+    history = curves.read(folder)
+    optional = {name: _read(folder / f"{name}.json") for name in ("findings", "gradient_noise")}
+    findings, noise = optional["findings"], optional["gradient_noise"]
+    final = summary["final"]
+    names = {key: name for key, name in NAMES.items() if key in final}
+    method = paper.METHODS.get(summary["method"], summary["method"])
+    drawn: dict[str, Any] = {}
+    if findings:
+        counts = findings["confusion"]["counts"]
+        drawn = {
+            "difficulty": render.shown(figures.difficulty(findings["class_scores"], findings["score"])),
+            "confusion": render.shown(figures.confusion(counts, findings["confusion"]["names"])),
+            "confusion_right": f"{np.trace(np.array(counts)) / np.sum(counts):.0%}",
+        }
+    wire = traffic(summary)
+    parts = [("scores", "Scores"), ("curves", "Learning")]
+    if findings:
+        parts += [("gallery", "What it finds"), ("map", "Map"), ("classes", "Classes"), ("confusion", "Confusion")]
+    parts += [("traffic", "On the wire"), *([("noise", "Gradient noise")] if noise else []), ("made", "How")]
+    sheet, noises = folder / "pictures.webp", figures.NOISES.items()
+    return render.write(
+        folder,
+        "run.html",
+        kind="a run",
+        title=f"{method} on {summary['dataset']}",
+        subtitle=f"{summary['task']}, {summary['rounds']:,} rounds, {summary['num_classes']:,} classes"
+        f"{drawn_negatives(summary, config)}, seed {summary['seed']}",
+        parts=parts,
+        headline=headline(summary, config),
+        tiles=tiles(summary, names),
+        loss=render.shown(figures.loss(history), "Loss at the clients, over rounds."),
+        curves=render.shown(
+            figures.scores(history, _shown_scores(names)), "Scores on the test examples, over rounds.", toggles=True
+        ),
+        findings=findings,
+        sheet=render.picture(sheet) if findings and findings["pictures"] else "",
+        traffic=render.shown(figures.traffic(wire)) if wire else None,
+        traffic_note=traffic_note(summary),
+        noise=[render.shown(figures.gradient_noise(noise, kind), name) for kind, name in noises] if noise else [],
+        config=render.settings(config),
+        times=times(summary),
+        command=summary["command"],
+        **drawn,
+    )
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _shown_scores(names: Mapping[str, str]) -> dict[str, str]:
+    """Not all of them in one figure."""
+    wanted = ("eval/map10", "eval/recall1", "eval/top1", "train/top1")
+    return {key: names[key] for key in wanted if key in names}
+
+
+def drawn_negatives(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    return f", m = {config['num_negatives']}" if summary["method"] in paper.SAMPLED else ""
+
+
+def headline(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Tile:
+    key = next(key for key in HEADLINES if key in summary["final"])
+    final, start = summary["final"], summary["start"]
+    note = f"{start[key]:.3f} before training"
+    if f"{key}_ceiling" in final:
+        note += f"; no model can pass {final[f'{key}_ceiling']:.3f}"
+    if published := paper.look_up(config).get(key):
+        note += f"; the paper: {published}"
+    return Tile(NAMES[key], f"{final[key]:.3f}", note)
+
+
+def tiles(summary: Mapping[str, Any], names: Mapping[str, str]) -> list[Tile]:
+    final, start = summary["final"], summary["start"]
+    made = [
+        Tile(name, f"{final[key]:.3f}", f"{start[key]:.3f} before")
+        for key, name in names.items()
+        if key not in HEADLINES and key in start
+    ]
+    if "comm/bytes_down" in final:
+        note = f"{final['comm/bytes_down'] / _whole(summary):.0%} of the whole model"
+        made.append(Tile("to a client in a round", f"{final['comm/bytes_down'] / 1e6:.2f} MB", note))
+    return made
+
+
+def _whole(summary: Mapping[str, Any]) -> float:
+    """Bytes of the whole model."""
+    return 4 * (summary["encoder_parameters"] + summary["num_classes"] * summary["dim"])
+
+
+def traffic(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Bars in MB; none if nobody is federated."""
+    if "comm/classes" not in summary["final"]:
+        return {}
+    encoder, row = 4e-6 * summary["encoder_parameters"], 4e-6 * summary["dim"]
+    return {
+        "a client here": (encoder, summary["final"]["comm/classes"] * row),
+        "the whole model": (encoder, summary["num_classes"] * row),
+    }
+
+
+def traffic_note(summary: Mapping[str, Any]) -> str:
+    final = summary["final"]
+    if "comm/classes" not in final:
+        return ""
+    saved = 1 - final["comm/bytes_down"] / _whole(summary)
+    return (
+        f"A client receives {final['comm/classes']:,.0f} of {summary['num_classes']:,} rows of W and the encoder, and"
+        f" sends as much back: {saved:.1%} less than the whole model. Counted in float32 parameters."
+    )
+
+
+def times(summary: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        ["rounds a second", f"{summary['rounds_per_second']:.2f}"],
+        ["seconds in all", f"{summary['seconds']:.1f}"],
+        ["compiling", f"{summary['seconds_compiling']:.1f}"],
+        ["training", f"{summary['seconds_training']:.1f}"],
+        ["waiting for data", f"{summary['seconds_waiting_for_data']:.1f}"],
+        ["computed slots that held an example", f"{summary['real_share_of_slots']:.1%}"],
+        ["training examples from", summary["residency"]],
+        ["devices", summary["devices"]],
+        ["JAX", summary["jax"]],
+    ]
