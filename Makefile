@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
 
 test: $(INSTALLED) lint browser
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 # Against other simulators, which it installs beside; an hour. The tables are also in runs/bench as JSON.
 bench: $(INSTALLED)

@@ -69,6 +69,7 @@ def alone(tmp_path_factory) -> dict[str, np.ndarray]:
         return dict(results)
 
 
+@pytest.mark.xdist_group("hosts")  # one worker runs what they are compared with
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_give_the_numbers_of_one(alone, tmp_path, count):
     for number, (code, printed, stderr) in enumerate(simulate(tmp_path, count)):

@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from configs import arrays
 from fedss_jax.train import train
 
+pytestmark = pytest.mark.xdist_group("pages")  # one worker makes the run and the sweep
+
 ROOT = Path(__file__).parent.parent
 SCREENSHOTS = ROOT / "runs" / "screenshots"
 BROWSERS = (os.environ.get("CHROMIUM", "chromium"), "chromium-browser", "google-chrome")
