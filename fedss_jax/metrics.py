@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from fedss_jax.boards import Board, TensorBoard
+from fedss_jax.boards import Board, TensorBoard, WeightsAndBiases
 from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
@@ -21,10 +21,11 @@ SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the p
 class Workdir:
     """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
 
-    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to any of `boards` besides.
+    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to a project of Weights & Biases if one is
+    named.
     """
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], boards: Sequence[Board] = ()):
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], wandb: str = ""):
         self.path = Path(path)
         self._metrics = self.path / "metrics.jsonl"
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
@@ -40,7 +41,9 @@ class Workdir:
                 f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
             ) from None
         (self.path / "summary.json").unlink(missing_ok=True)
-        self._boards = [TensorBoard(self.path), *boards]
+        self._boards: list[Board] = [TensorBoard(self.path)]
+        if wandb:
+            self._boards.append(WeightsAndBiases(wandb, config))
 
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""
