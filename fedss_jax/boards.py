@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,17 +32,21 @@ class TensorBoard:
         self._writer.close()
 
 
+def check_wandb(project: str) -> None:
+    """Whether a project, if one is named, can be logged to."""
+    if project and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            f"wandb is {project!r}, but the package is not installed; pip install wandb, or clear it with"
+            " --config.wandb="
+        )
+
+
 class WeightsAndBiases:
     """A run of a project. WANDB_MODE=offline keeps it on this machine."""
 
     def __init__(self, project: str, config: Mapping[str, Any]):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError(
-                f"wandb is {project!r}, but the package is not installed; pip install wandb, or clear it with"
-                " --config.wandb="
-            ) from None
+        import wandb  # an optional extra
+
         self._run = wandb.init(project=project, config=dict(config))
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:

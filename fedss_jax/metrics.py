@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from fedss_jax.boards import Board, TensorBoard
+from fedss_jax.boards import Board, TensorBoard, WeightsAndBiases
 from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
@@ -21,17 +21,11 @@ SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the p
 class Workdir:
     """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
 
-    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to any of `boards` besides.
-    writes: of several processes one writes; to the others' calls nothing happens.
+    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to a project of Weights & Biases if one is
+    named. writes: of several processes one writes; to the others' calls nothing happens.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike,
-        config: Mapping[str, Any],
-        boards: Sequence[Board] = (),
-        writes: bool = True,
-    ):
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], wandb: str = "", writes: bool = True):
         self.path, self.writes = Path(path), writes
         self._metrics = self.path / "metrics.jsonl"
         if not writes:
@@ -49,7 +43,9 @@ class Workdir:
                 f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
             ) from None
         (self.path / "summary.json").unlink(missing_ok=True)
-        self._boards = [TensorBoard(self.path), *boards]
+        self._boards: list[Board] = [TensorBoard(self.path)]
+        if wandb:
+            self._boards.append(WeightsAndBiases(wandb, config))
 
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""

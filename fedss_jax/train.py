@@ -11,7 +11,7 @@ import numpy as np
 
 from fedss_jax import command_line, hosts, models, weights
 from fedss_jax.analysis import findings
-from fedss_jax.boards import WeightsAndBiases
+from fedss_jax.boards import check_wandb
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
 from fedss_jax.evaluate.embed import make_embed
@@ -52,6 +52,7 @@ def evaluated_rounds(rounds: int, every: int) -> list[int]:
 def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     """Runs the config and returns its summary. The folder gets all that the run leaves behind."""
     began = time.perf_counter()
+    check_wandb(config.wandb)
     simulation = build(config)
     setup = simulation.setup
     config, dataset = setup.config, setup.dataset
@@ -62,9 +63,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     state, inputs = simulation.state, simulation.inputs
     compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
     # Only now: what cannot run leaves nothing behind.
-    writes = hosts.is_first()
-    boards = [WeightsAndBiases(config.wandb, config.to_dict())] if config.wandb and writes else []
-    folder = Workdir(workdir, config.to_dict(), boards, writes)
+    folder = Workdir(workdir, config.to_dict(), config.wandb, writes=hosts.is_first())
     say("compiling the round")
     run = compile_traced()
     compile_seconds = time.perf_counter() - compile_began

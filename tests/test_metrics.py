@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import struct
-import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from fedss_jax.boards import WeightsAndBiases
+from fedss_jax.boards import check_wandb
 from fedss_jax.metrics import Progress, Workdir
 from fedss_jax.report import curves, summary
 from fedss_jax.types import UserError
@@ -52,9 +52,10 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
 
 
 def test_without_the_package_weights_and_biases_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # as if it were not installed
+    check_wandb("")
     with pytest.raises(UserError, match="wandb is 'mine', but the package is not installed; pip install wandb"):
-        WeightsAndBiases("mine", CONFIG)
+        check_wandb("mine")
 
 
 def test_the_same_config_starts_anew_and_another_is_refused(tmp_path):

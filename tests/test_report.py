@@ -149,6 +149,7 @@ def test_pages_render_on_any_screen(which, scheme, size, browser, request):
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it is wider than the screen"
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (colour == "rgb(255, 255, 255)") == (scheme == "light")
+        assert not any(word in page.inner_text("main") for word in ("undefined", "NaN", "None"))
         for link in page.locator("nav a").all():
             assert page.locator(f"section{link.get_attribute('href')}").count() == 1
     assert path.stat().st_size < 3_000_000

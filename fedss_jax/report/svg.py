@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,7 +105,9 @@ def save(drawing: Drawing, path: Path) -> None:
 
 def _render(figure: Figure) -> str:
     out = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # Text is measured with matplotlib's own font, but drawn with the reader's, which has more characters.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return out.getvalue()
 
