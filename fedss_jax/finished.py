@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedss_jax import data, parallel, simulation, weights
+from fedss_jax import data, parallel, parts, weights
 from fedss_jax.config import read_config
 from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.types import Dataset, Images, Model, Theta, UserError
@@ -32,8 +32,8 @@ def read(folder: Path) -> Run:
     if not (folder / "summary.json").exists():
         raise UserError(f"{folder} is not the folder of a finished run: it has no summary.json")
     config = read_config(folder)
-    dataset = data.find(config.data.name, config.eval.split, simulation.source_options(config))()
-    model = simulation.make_model(config, dataset, parallel.make_mesh())
+    dataset = data.find(config.data.name, config.eval.split, parts.source_options(config))()
+    model = parts.make_model(config, dataset, parallel.make_mesh())
     encoder, _ = weights.load(folder / "encoder.safetensors", model.init(jax.random.key(0)))
     return Run(config, dataset, model, Theta(encoder, jax.numpy.asarray(np.load(folder / "class_matrix.npy"))))
 

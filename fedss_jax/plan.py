@@ -24,9 +24,10 @@ from fedss_jax.analysis.cost import Memory, Traffic
 from fedss_jax.config import resolve
 from fedss_jax.data import photos
 from fedss_jax.metrics import say, write_json
+from fedss_jax.parts import check_server, input_shape, source_options
 from fedss_jax.report import plan as report
 from fedss_jax.round import draw_cohort
-from fedss_jax.simulation import Setup, check_server, input_shape, set_up, source_options
+from fedss_jax.simulation import Setup, set_up
 from fedss_jax.types import MissingData, Streamed
 
 COHORTS = 32  # that are drawn, from all over the run

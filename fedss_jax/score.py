@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from fedss_jax import parallel, simulation, weights
+from fedss_jax import parallel, parts, simulation, weights
 from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.metrics import say
 from fedss_jax.report.summary import NAMES
@@ -37,7 +37,7 @@ def score(config: ml_collections.ConfigDict, workdir: str) -> dict[str, float]:
     learnt = read_class_matrix(setup)
     rows = jnp.zeros((dataset.num_classes, config.model.dim)) if learnt is None else jnp.asarray(learnt)
     state = setup.server.start(Theta(encoder, rows))
-    scores = simulation.make_evaluate(config, setup.model, dataset, setup.server, setup.mesh)(state)
+    scores = parts.make_evaluate(config, setup.model, dataset, setup.server, setup.mesh)(state)
     if learnt is None:
         scores = {name: value for name, value in scores.items() if not name.endswith("top1")}
 

@@ -11,8 +11,8 @@ from configs import common, glyphs
 from fedss_jax import config as config_module
 from fedss_jax import methods, parallel
 from fedss_jax.config import fit_to_population
+from fedss_jax.parts import make_centralized_server, make_method
 from fedss_jax.rows import Layout
-from fedss_jax.simulation import make_centralized_server, make_method
 from fedss_jax.types import Clients, UserError
 
 

@@ -16,7 +16,8 @@ LAYERS = [
     {"client"},
     {"round", "centralized", "config", "evaluate"},
     {"feed"},
-    {"dispatch", "simulation"},
+    {"dispatch", "parts"},
+    {"simulation"},
     {"finished"},
     {"analysis"},
     {"train", "plan", "score", "sweep", "compilation"},
@@ -56,7 +57,7 @@ def test_reports_need_no_jax_and_only_the_loop_knows_configs():
             assert not {full for full in imported(path) if full.startswith(("fedss_jax.round", "fedss_jax.train"))}, (
                 path
             )
-        if path.name not in ("train.py", "plan.py", "score.py", "simulation.py", "config.py"):
+        if path.name not in ("train.py", "plan.py", "score.py", "simulation.py", "parts.py", "config.py"):
             assert "ml_collections" not in packages, path
 
 

@@ -8,7 +8,7 @@ import pytest
 from configs import imagenet21k, landmarks, sop
 from fedss_jax import data
 from fedss_jax.data.standin import Procedural, group_sizes, patterns
-from fedss_jax.simulation import source_options
+from fedss_jax.parts import source_options
 from fedss_jax.types import UserError
 
 
