@@ -55,14 +55,15 @@ def choose(
     platform: str,
     part_size: int = 0,
     lanes: int = 0,
+    most_lanes: int = MOST_LANES,
 ) -> tuple[int, int]:
     """Examples in a part of a batch, and lanes of a device, for clients of so many examples [clients].
 
-    What is given, not 0, stays as it is.
+    What is given, not 0, stays as it is. most_lanes: that a device has room for.
     """
     part_size = part_size or choose_part_size(sizes, batch_size, effort, platform)
     steps = epochs * -(-sizes // part_size)
-    return part_size, lanes or choose_lanes(steps, clients_per_round, devices, part_size, effort, platform)
+    return part_size, lanes or choose_lanes(steps, clients_per_round, devices, part_size, effort, platform, most_lanes)
 
 
 def choose_part_size(sizes: np.ndarray, batch_size: int, effort: Effort, platform: str) -> int:
@@ -87,7 +88,13 @@ def longest_lane(steps: np.ndarray, lanes: int) -> int:
 
 
 def choose_lanes(
-    steps: np.ndarray, clients_per_round: int, devices: int, part_size: int, effort: Effort, platform: str
+    steps: np.ndarray,
+    clients_per_round: int,
+    devices: int,
+    part_size: int,
+    effort: Effort,
+    platform: str,
+    most_lanes: int = MOST_LANES,
 ) -> int:
     """How many lanes a device gets where clients have so many steps [clients] of part_size examples.
 
@@ -98,7 +105,7 @@ def choose_lanes(
     step = step_of(platform)
     wanted = np.ceil(step.operations / max(3 * part_size * effort.operations, 1.0))
     room = step.traffic / max(part_size * effort.traffic, 1.0)
-    most = max(1, int(min(wanted, room, MOST_LANES, -(-clients_per_round // devices))))
+    most = max(1, int(min(wanted, room, most_lanes, -(-clients_per_round // devices))))
     rng = np.random.default_rng(0)
     cohorts = [rng.choice(steps, clients_per_round, replace=False) for _ in range(COHORTS)]
 

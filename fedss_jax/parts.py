@@ -11,7 +11,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from fedss_jax import feed, methods, models, weights
+from fedss_jax import feed, methods, models, packing, weights
+from fedss_jax.client import LocalTraining
 from fedss_jax.config import parse_options
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
@@ -75,6 +76,16 @@ def shards_rows(config: ml_collections.ConfigDict, method: methods.Method, num_c
         return True
     copies = 6  # W, its velocity and its update; at a client another W and its gradient; and one to spare
     return copies * num_classes * config.model.dim * 4 > feed.memory_of(mesh)
+
+
+def most_lanes(config: ml_collections.ConfigDict, training: LocalTraining, mesh: Mesh) -> int:
+    """Lanes that a device has room for. That matters where each has a W of its own."""
+    if not training.method.requests_all:
+        return packing.MOST_LANES
+    share = training.num_classes if training.crew.groups(mesh) == mesh.size else training.num_classes / mesh.size
+    copies = 3  # at a client: its W, the gradient, and one to spare
+    room = feed.memory_of(mesh) / 2 / (copies * share * config.model.dim * 4)
+    return int(np.clip(room, 1, packing.MOST_LANES))
 
 
 def make_federated_server(config: ml_collections.ConfigDict, method: methods.Method, layout: Layout) -> Server:

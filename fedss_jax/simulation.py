@@ -180,6 +180,7 @@ def lay_out(
         platform=mesh.devices.flat[0].platform,
         part_size=config.client.part_size,
         lanes=config.clients_per_step,
+        most_lanes=parts.most_lanes(config, training, mesh),
     )
     training = dataclasses.replace(training, part_size=part_size)
     layout = Packing(config.clients_per_round, lanes)

@@ -9,9 +9,11 @@ import pytest
 
 from configs import common, glyphs
 from fedss_jax import config as config_module
-from fedss_jax import methods, parallel
+from fedss_jax import feed, methods, packing, parallel
+from fedss_jax.client import LocalTraining
 from fedss_jax.config import fit_to_population
-from fedss_jax.parts import make_centralized_server, make_method
+from fedss_jax.crew import ALONE, Together
+from fedss_jax.parts import make_centralized_server, make_method, most_lanes
 from fedss_jax.rows import Layout
 from fedss_jax.types import Clients, UserError
 
@@ -184,3 +186,19 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
     config.centralized.warmup = 20
     with pytest.raises(UserError, match="centralized.warmup is 20, but the run makes 20 updates; lower it"):
         rates(config)
+
+
+def test_lanes_that_each_have_a_whole_w_are_no_more_than_there_is_room_for(monkeypatch):
+    config, mesh = common.get_config(), parallel.make_mesh(jax.devices()[:4])
+    monkeypatch.setattr(feed, "memory_of", lambda mesh: 16 * 2**30)
+
+    def lanes(method, n, crew=ALONE):
+        training = LocalTraining(None, method, None, 0.1, 32, 1, None, n, crew=crew)
+        return most_lanes(config, training, mesh)
+
+    full = methods.fullsoftmax()
+    million = 2**20  # rows of 64 numbers: 256 MB
+    assert lanes(full, million) == 8 * 2**30 // (3 * 256 * 2**20)
+    assert lanes(full, million, Together(Layout(mesh, million, sharded=True))) == 4 * 8 * 2**30 // (3 * 256 * 2**20)
+    assert lanes(full, 100 * million) == 1
+    assert lanes(full, 1000) == packing.MOST_LANES == lanes(methods.posonly(), 100 * million)

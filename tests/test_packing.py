@@ -53,6 +53,13 @@ def test_what_is_asked_for_stays():
     assert packing.choose(sizes, HEAVY, **plan, part_size=16, lanes=1) == (16, 1)
 
 
+def test_no_more_lanes_than_there_is_room_for():
+    plan = dict(batch_size=32, epochs=1, clients_per_round=32, devices=1, platform="cpu", part_size=32)
+    sizes = np.full(40, 96)
+    assert packing.choose(sizes, LIGHT, **plan) == (32, 32)
+    assert packing.choose(sizes, LIGHT, **plan, most_lanes=4) == (32, 4)
+
+
 def test_one_long_client_takes_few_lanes():
     steps = np.array([20] + [1] * 20)
     assert packing.choose_lanes(steps, 21, 1, 32, LIGHT, "cpu") == 2
