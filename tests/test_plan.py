@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import arrays, sop
+from configs import arrays, landmarks, sop
 from fedss_jax import chips, feed, packing, parallel, plan, simulation
 from fedss_jax.config import resolve
 from fedss_jax.report import plan as report
@@ -92,8 +92,8 @@ def test_the_course_of_lanes_by_hand():
     assert packing.course(steps, lane, 2) == (4, 2, 2 * 3 + 2 * 4)  # clients end after steps 2 and 3; and after 4
 
 
-def small_config(variant=""):
-    config = sop.get_config(variant)
+def small_config(config_file, variant=""):
+    config = config_file.get_config(variant)
     config.model.name = "small"
     config.model.options = {"layers": ((8, 8, 8),), "groups": 4}
     config.data.image_size, config.data.crop = 20, 16
@@ -102,18 +102,19 @@ def small_config(variant=""):
 
 
 def test_without_the_data_the_stand_in_is_planned(tmp_path):
-    config = small_config()
-    config.data.root = str(tmp_path)
-    made = plan.plan(config, "", sop.get_config("standin").data)
-    assert "59,551 images of 11,318 classes at 596 clients" in made.what
+    config = small_config(landmarks)
+    config.data.root = str(tmp_path / "nowhere")
+    config.data.images = "pictures"  # their folder; in the stand-in's data it is their number
+    made = plan.plan(config, "", landmarks.get_config("standin").data)
+    assert "164,172 images of 2,028 classes at 1,262 clients" in made.what
     assert any("the data is not here" in note for note in made.notes)
     assert made.memory.arguments["examples"] % (20 * 20 * 3) == 0  # as large as the config's own
-    with pytest.raises(UserError, match="Stanford Online Products is not in"):
+    with pytest.raises(UserError, match="which is no folder"):
         plan.plan(config, "", None)
 
 
 def test_more_classes_than_anybody_holds():
-    config = small_config("standin")
+    config = small_config(sop, "standin")
     config.data.num_classes = 1_000_000
     setup = simulation.prepare(config, parallel.make_mesh(jax.devices()[:1]))
     assert [*plan.unseen_classes(setup)] == [
