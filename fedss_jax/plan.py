@@ -27,12 +27,11 @@ from fedss_jax.metrics import say, write_json
 from fedss_jax.report import plan as report
 from fedss_jax.round import draw_cohort
 from fedss_jax.simulation import Setup, check_server, input_shape, set_up, source_options
-from fedss_jax.types import MissingData, Streamed
+from fedss_jax.types import MissingData, Streamed, UserError
 
 COHORTS = 32  # that are drawn, from all over the run
-AHEAD = (
-    feed.AHEAD + dispatch.IN_FLIGHT - 1
-)  # rounds whose examples are on the devices besides those of the one that runs
+# Rounds whose examples are on the devices besides those of the one that runs.
+AHEAD = feed.AHEAD + dispatch.IN_FLIGHT - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +100,8 @@ def plan(config: ml_collections.ConfigDict, topology: str, standin: ml_collectio
         config.data = ml_collections.ConfigDict(standin.to_dict() | same)
         source = find(config.data.name, options=source_options(config))
     setup = set_up(config, source(), mesh)
+    if chips.is_part(mesh.devices.flat[0]):
+        notes.append("a device here is one core of a chip; on the machine itself JAX makes one device of a chip's two")
     say(f"compiling the round for {mesh.size} x {mesh.devices.flat[0].device_kind} (minutes for a large encoder)")
     return make(setup, topology, notes)
 
@@ -114,17 +115,17 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
     inputs: Any = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=everywhere), setup.inputs)
     state, stored = setup.abstract_state, setup.abstract_stored
     streamed = isinstance(stored, Streamed)
+    ahead = AHEAD * cost.share_of(stored.images) if streamed else 0.0
     began = time.perf_counter()
     try:
         compiled: Any = dispatch.compile_rounds(setup.kind, state, stored, inputs, 1)()
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
+        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():
+            raise UserError(f"the compiler refuses the round: {str(error).splitlines()[0]}") from None
         arguments = {"state": state, "inputs": (stored, *inputs)}
-        traffic, memory = None, cost.too_large(str(error), limit, arguments, in_tiles=chip is not None)
+        traffic, memory = None, cost.too_large(str(error), limit, arguments, ahead, in_tiles=chip is not None)
     else:
         program = hlo.read(compiled.as_text())
-        ahead = AHEAD * cost.share_of(stored.images) if streamed else 0.0
         memory = cost.read_memory(compiled.memory_analysis(), program, limit, ahead)
         traffic = cost.read_traffic(program, work.often, chip, devices)
     return Plan(

@@ -70,7 +70,7 @@ def part_of(name: str) -> str:
     return next((part for part, start in ARGUMENTS.items() if name.startswith(start)), OTHERS)
 
 
-def too_large(message: str, limit: float, arguments: Mapping[str, Any], in_tiles: bool) -> Memory:
+def too_large(message: str, limit: float, arguments: Mapping[str, Any], ahead: float, in_tiles: bool) -> Memory:
     """From the compiler's complaint, whose first number of bytes is what the program needs.
 
     arguments: trees of shapes and places, by the name of the round's argument.
@@ -82,7 +82,7 @@ def too_large(message: str, limit: float, arguments: Mapping[str, Any], in_tiles
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 found[part_of(argument + jax.tree_util.keystr(path))] += share_of(leaf, in_tiles)
-    return Memory(limit, float(number) * 1024.0 ** " KMGT".index(unit), dict(found), None)
+    return Memory(limit, float(number) * 1024.0 ** " KMGT".index(unit) + ahead, dict(found), None, ahead=ahead)
 
 
 def read_memory(analysis: Any, program: hlo.Program, limit: float, ahead: float) -> Memory:

@@ -37,9 +37,8 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name in memory["arguments"]:
             yield "", f"{size(memory['arguments'][name]):>9}  {title}"
     if memory["temporaries"] is None:
-        known = sum(memory["arguments"].values())
+        known = sum(memory["arguments"].values()) + memory["ahead"]
         yield "", f"{size(memory['needed'] - known):>9}  what the round works with, about"
-        return
     for name, title in (
         ("temporaries", "what the round works with"),
         ("program", "the program"),
