@@ -123,7 +123,7 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
         if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():
             raise UserError(f"the compiler refuses the round: {str(error).splitlines()[0]}") from None
         arguments = {"state": state, "inputs": (stored, *inputs)}
-        traffic, memory = None, cost.too_large(str(error), limit, arguments, ahead, in_tiles=chip is not None)
+        traffic, memory = None, cost.too_large(str(error), limit, arguments, ahead)
     else:
         program = hlo.read(compiled.as_text())
         memory = cost.read_memory(compiled.memory_analysis(), program, limit, ahead)
@@ -204,8 +204,11 @@ def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
     """Those that apply to this run: to what takes a good part of the memory."""
     config, training, rows = setup.config, setup.training, setup.server.rows.layout
     examples = memory.arguments.get("examples", 0.0) + memory.ahead
-    working = memory.needed - sum(memory.arguments.values()) - memory.ahead
-    if memory.arguments.get("rows", 0.0) > memory.limit / 4:
+    of_rows = memory.arguments.get("rows", 0.0)
+    # A TPU may turn W around to pick rows, into copies that have rows of less than 128 numbers filled up to that.
+    copies = of_rows * max(1.0, 128 / config.model.dim)
+    working = memory.needed - sum(memory.arguments.values()) - memory.ahead - copies
+    if of_rows > memory.limit / 4:
         if rows.sharded:
             yield "more chips: each keeps a smaller share of W"
         elif setup.mesh.size == 1:
@@ -214,7 +217,7 @@ def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
             yield "--config.fedaws.touched_only=True spreads out a round's classes only, and W over the chips"
         elif config.server.shard_rows == "no":
             yield "--config.server.shard_rows=yes spreads W over the chips"
-        if config.model.dim > 128:  # shorter rows take as much, as a TPU keeps them
+        if config.model.dim > 128:
             yield f"--config.model.dim={config.model.dim // 2}, which is {config.model.dim} now"
     if examples > memory.limit / 4:
         if setup.residency == "device":

@@ -65,6 +65,7 @@ def test_what_does_not_fit_says_how_much_it_needs_and_what_to_change(dataset):
     rows = 2 * 256 * 4 * 100_000_000
     assert not made.memory.fits and made.traffic is None
     assert made.memory.needed > made.memory.arguments["rows"] > rows
+    assert not any("clients_per_step" in remedy for remedy in made.remedies)  # it is W that is too large
     assert made.remedies[0] == "more chips, over which W is spread"
     assert "--config.model.dim=128, which is 256 now" in made.remedies
     assert not any("residency" in remedy or "remat" in remedy for remedy in made.remedies)  # they would not help
@@ -77,7 +78,7 @@ def test_only_remedies_that_apply_are_named(dataset):
     config = arrays.get_config()
     config.update_from_flattened_dict({"data.residency": "device", "server.shard_rows": "no", "client.batch_size": 8})
     setup = simulation.set_up(resolve(config), dataset, mesh)
-    memory = plan.Memory(100.0, 1000.0, {"rows": 300.0, "examples": 300.0}, None)
+    memory = plan.Memory(100.0, 2000.0, {"rows": 300.0, "examples": 300.0}, None)
     named = " ".join(plan.list_remedies(setup, memory))
     for remedy in ("shard_rows=yes", "residency=host", "clients_per_step=", "part_size=4", "dtype=bfloat16"):
         assert f"--config.{remedy}" in named or remedy in named

@@ -156,6 +156,8 @@ def moved(program: Program, instruction: Instruction, function: Function) -> flo
     """
     if instruction.opcode == "copy-start":  # its result holds both its ends
         return num_bytes(instruction.shape, memory_only=True)
+    if instruction.opcode == "slice-start":  # its result holds all that it cuts from, and the slice
+        return num_bytes(instruction.shape) - num_bytes(function[instruction.operands[0]].shape)
     if FREE.fullmatch(instruction.opcode):
         return 0.0
     given = [function[name] for name in instruction.operands]
