@@ -50,6 +50,11 @@ def of(device: jax.Device) -> Chip | None:
     return Chip(share * chip.memory, chip.clock, share * chip.bandwidth, share * chip.links, share * chip.peak)
 
 
+def is_part(device: jax.Device) -> bool:
+    """Whether it is a core of a chip that has two."""
+    return getattr(device, "num_cores", 1) < CORES.get(device.device_kind, 1)
+
+
 def hops(devices: Sequence[jax.Device]) -> int:
     """From a chip to the farthest one, where messages go both ways around a torus."""
     extents = zip(*(getattr(device, "coords", (0,)) for device in devices), strict=True)

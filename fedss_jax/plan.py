@@ -28,12 +28,11 @@ from fedss_jax.parts import check_server, input_shape, source_options
 from fedss_jax.report import plan as report
 from fedss_jax.round import draw_cohort
 from fedss_jax.simulation import Setup, set_up
-from fedss_jax.types import MissingData, Streamed
+from fedss_jax.types import MissingData, Streamed, UserError
 
 COHORTS = 32  # that are drawn, from all over the run
-AHEAD = (
-    feed.AHEAD + dispatch.IN_FLIGHT - 1
-)  # rounds whose examples are on the devices besides those of the one that runs
+# Rounds whose examples are on the devices besides those of the one that runs.
+AHEAD = feed.AHEAD + dispatch.IN_FLIGHT - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +51,9 @@ class Plan:
     machine: str
     layout: str  # of the run on the machine
     devices: int
+    clients_per_round: int
+    lanes: int | None  # None: nobody is federated
+    part_size: int
     rounds: int
     streamed: float  # bytes of examples that hosts send in a round
     work: Work
@@ -93,10 +95,14 @@ def plan(config: ml_collections.ConfigDict, topology: str, standin: ml_collectio
             raise
         reason = str(error).partition(";")[0]
         notes.append(f"the data is not here ({reason}): planned with the stand-in, which has as many of everything")
-        same = {key: config.data[key] for key in standin if key in config.data and key != "name"}
+        own = config.data.to_dict() | {"name": standin.name}
+        # What both have, such as the pictures' size. Two sources may mean different things by one name.
+        same = {key: own[key] for key, value in standin.items() if key in own and type(own[key]) is type(value)}
         config.data = ml_collections.ConfigDict(standin.to_dict() | same)
         source = find(config.data.name, options=source_options(config))
     setup = set_up(config, source(), mesh)
+    if chips.is_part(mesh.devices.flat[0]):
+        notes.append("a device here is one core of a chip; on the machine itself JAX makes one device of a chip's two")
     say(f"compiling the round for {mesh.size} x {mesh.devices.flat[0].device_kind} (minutes for a large encoder)")
     return make(setup, topology, notes)
 
@@ -110,17 +116,17 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
     inputs: Any = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=everywhere), setup.inputs)
     state, stored = setup.abstract_state, setup.abstract_stored
     streamed = isinstance(stored, Streamed)
+    ahead = AHEAD * cost.share_of(stored.images) if streamed else 0.0
     began = time.perf_counter()
     try:
         compiled: Any = dispatch.compile_rounds(setup.kind, state, stored, inputs, 1)()
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
+        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():
+            raise UserError(f"the compiler refuses the round: {str(error).splitlines()[0]}") from None
         arguments = {"state": state, "inputs": (stored, *inputs)}
-        traffic, memory = None, cost.too_large(str(error), limit, arguments, in_tiles=chip is not None)
+        traffic, memory = None, cost.too_large(str(error), limit, arguments, ahead)
     else:
         program = hlo.read(compiled.as_text())
-        ahead = AHEAD * cost.share_of(stored.images) if streamed else 0.0
         memory = cost.read_memory(compiled.memory_analysis(), program, limit, ahead)
         traffic = cost.read_traffic(program, work.often, chip, devices)
     return Plan(
@@ -129,6 +135,9 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
         machine=f"{len(devices)} x {devices[0].device_kind}" + (f" ({topology})" if topology else ""),
         layout=", ".join(describe_layout(setup)),
         devices=len(devices),
+        clients_per_round=setup.clients_per_round,
+        lanes=setup.packing.lanes if setup.packing else None,
+        part_size=setup.training.part_size or setup.training.batch_size,
         rounds=config.rounds,
         streamed=cost.size_of(stored.images) if streamed else 0.0,
         work=work,
@@ -149,7 +158,7 @@ def describe_layout(setup: Setup) -> Iterator[str]:
     yield f"batches of {training.batch_size}" + (f" in parts of {training.part_size}" if training.cuts_batches else "")
     yield config.model.dtype
     yield "W " + ("spread over the devices" if setup.server.rows.layout.sharded else "whole on every device")
-    yield "examples " + ("all on every device" if setup.residency == "device" else f"streamed from {setup.residency}")
+    yield "examples " + ("all on every device" if setup.residency == "device" else "streamed")
 
 
 def unseen_classes(setup: Setup) -> Iterator[str]:
@@ -193,9 +202,13 @@ def count_requested(setup: Setup) -> int:
 
 
 def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
-    """Those that apply to this run, what W needs first if W is most of it."""
+    """Those that apply to this run: to what takes a good part of the memory."""
     config, training, rows = setup.config, setup.training, setup.server.rows.layout
-    examples, of_rows = memory.arguments.get("examples", 0.0), memory.arguments.get("rows", 0.0)
+    examples = memory.arguments.get("examples", 0.0) + memory.ahead
+    of_rows = memory.arguments.get("rows", 0.0)
+    # A TPU may turn W around to pick rows, into copies that have rows of less than 128 numbers filled up to that.
+    copies = of_rows * max(1.0, 128 / config.model.dim)
+    working = memory.needed - sum(memory.arguments.values()) - memory.ahead - copies
     if of_rows > memory.limit / 4:
         if rows.sharded:
             yield "more chips: each keeps a smaller share of W"
@@ -205,11 +218,14 @@ def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
             yield "--config.fedaws.touched_only=True spreads out a round's classes only, and W over the chips"
         elif config.server.shard_rows == "no":
             yield "--config.server.shard_rows=yes spreads W over the chips"
-        if config.model.dim > 128:  # shorter rows take as much, as a TPU keeps them
+        if config.model.dim > 128:
             yield f"--config.model.dim={config.model.dim // 2}, which is {config.model.dim} now"
-    if setup.residency == "device" and examples > memory.limit / 8:
-        yield "--config.data.residency=host sends each round's examples only"
-    if memory.needed - of_rows - examples > memory.limit / 4:
+    if examples > memory.limit / 4:
+        if setup.residency == "device":
+            yield "--config.data.residency=host sends each round's examples only"
+        else:
+            yield f"more chips, or fewer --config.clients_per_round, {setup.clients_per_round} now, and their examples"
+    if working > memory.limit / 4:
         if setup.packing and setup.packing.lanes > 1:
             half = setup.packing.lanes // 2
             yield f"--config.clients_per_step={half}: fewer clients on a chip at a time, {setup.packing.lanes} now"
@@ -222,5 +238,3 @@ def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
             yield "--config.model.dtype=bfloat16"
         if setup.packing is None and training.batch_size > setup.mesh.size:
             yield "more chips: each computes a smaller share of a batch"
-    if setup.residency != "device" and examples > memory.limit / 8:
-        yield "more chips, or fewer --config.clients_per_round: each then has fewer examples to keep"

@@ -106,6 +106,27 @@ def test_without_data_a_run_says_how_to_get_it(config, ways, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_plan_is_printed_and_kept(tmp_path):
+    done = launch("--config=configs/glyphs.py:smoke", "--mode=plan", f"--workdir={tmp_path}/plan")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "fits            yes" in done.stdout and "planned for the devices here" in done.stdout
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["devices"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/folder.py"], "data.root is not set"),
+        (["--config=configs/sop.py", "--config.method=fedsgd"], "method is 'fedsgd', which does not exist"),
+        (["--config=configs/sop.py", "--config.data.crop=300"], "data.crop is 300, more than data.image_size, 256"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_one_line(arguments, message):
+    done = launch(*arguments, "--mode=plan")
+    assert done.returncode != 0 and message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

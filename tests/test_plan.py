@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import arrays, sop
+from configs import arrays, landmarks, sop
 from fedss_jax import chips, feed, packing, parallel, plan, simulation
 from fedss_jax.config import resolve
 from fedss_jax.report import plan as report
@@ -65,6 +65,7 @@ def test_what_does_not_fit_says_how_much_it_needs_and_what_to_change(dataset):
     rows = 2 * 256 * 4 * 100_000_000
     assert not made.memory.fits and made.traffic is None
     assert made.memory.needed > made.memory.arguments["rows"] > rows
+    assert not any("clients_per_step" in remedy for remedy in made.remedies)  # it is W that is too large
     assert made.remedies[0] == "more chips, over which W is spread"
     assert "--config.model.dim=128, which is 256 now" in made.remedies
     assert not any("residency" in remedy or "remat" in remedy for remedy in made.remedies)  # they would not help
@@ -77,7 +78,7 @@ def test_only_remedies_that_apply_are_named(dataset):
     config = arrays.get_config()
     config.update_from_flattened_dict({"data.residency": "device", "server.shard_rows": "no", "client.batch_size": 8})
     setup = simulation.set_up(resolve(config), dataset, mesh)
-    memory = plan.Memory(100.0, 1000.0, {"rows": 300.0, "examples": 300.0}, None)
+    memory = plan.Memory(100.0, 2000.0, {"rows": 300.0, "examples": 300.0}, None)
     named = " ".join(plan.list_remedies(setup, memory))
     for remedy in ("shard_rows=yes", "residency=host", "clients_per_step=", "part_size=4", "dtype=bfloat16"):
         assert f"--config.{remedy}" in named or remedy in named
@@ -92,8 +93,8 @@ def test_the_course_of_lanes_by_hand():
     assert packing.course(steps, lane, 2) == (4, 2, 2 * 3 + 2 * 4)  # clients end after steps 2 and 3; and after 4
 
 
-def small_config(variant=""):
-    config = sop.get_config(variant)
+def small_config(config_file, variant=""):
+    config = config_file.get_config(variant)
     config.model.name = "small"
     config.model.options = {"layers": ((8, 8, 8),), "groups": 4}
     config.data.image_size, config.data.crop = 20, 16
@@ -102,18 +103,19 @@ def small_config(variant=""):
 
 
 def test_without_the_data_the_stand_in_is_planned(tmp_path):
-    config = small_config()
-    config.data.root = str(tmp_path)
-    made = plan.plan(config, "", sop.get_config("standin").data)
-    assert "59,551 images of 11,318 classes at 596 clients" in made.what
+    config = small_config(landmarks)
+    config.data.root = str(tmp_path / "nowhere")
+    config.data.images = "pictures"  # their folder; in the stand-in's data it is their number
+    made = plan.plan(config, "", landmarks.get_config("standin").data)
+    assert "164,172 images of 2,028 classes at 1,262 clients" in made.what
     assert any("the data is not here" in note for note in made.notes)
     assert made.memory.arguments["examples"] % (20 * 20 * 3) == 0  # as large as the config's own
-    with pytest.raises(UserError, match="Stanford Online Products is not in"):
+    with pytest.raises(UserError, match="which is no folder"):
         plan.plan(config, "", None)
 
 
 def test_more_classes_than_anybody_holds():
-    config = small_config("standin")
+    config = small_config(sop, "standin")
     config.data.num_classes = 1_000_000
     setup = simulation.prepare(config, parallel.make_mesh(jax.devices()[:1]))
     assert [*plan.unseen_classes(setup)] == [
@@ -133,7 +135,8 @@ def test_unknown_slices_are_refused_in_one_line(topology):
 @needs_compiler
 def test_devices_that_are_only_described_have_a_memory():
     assert feed.device_memory(chips.describe("v5e:2x2")[0]) == 15.75 * 2**30
-    assert chips.of(chips.describe("v4:2x2x1")[0]).peak == 275e12 / 2  # a core, of which a chip has two
+    core = chips.describe("v4:2x2x1")[0]
+    assert chips.is_part(core) and chips.of(core).peak == 275e12 / 2
 
 
 @needs_compiler

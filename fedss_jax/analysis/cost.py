@@ -58,31 +58,27 @@ def size_of(array: Any) -> float:
     return float(math.prod(array.shape)) * array.dtype.itemsize
 
 
-def share_of(array: Any, in_tiles: bool = False) -> float:
-    """The same on one device. in_tiles: a table of rows is filled up to whole tiles of 8 by 128."""
-    shape = array.sharding.shard_shape(array.shape)
-    if in_tiles and len(shape) == 2:
-        shape = tuple(-(-size // tile) * tile for size, tile in zip(shape, (8, 128), strict=True))
-    return float(math.prod(shape)) * array.dtype.itemsize
+def share_of(array: Any) -> float:
+    """The same on one device."""
+    return float(math.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
 
 
 def part_of(name: str) -> str:
     return next((part for part, start in ARGUMENTS.items() if name.startswith(start)), OTHERS)
 
 
-def too_large(message: str, limit: float, arguments: Mapping[str, Any], in_tiles: bool) -> Memory:
+def too_large(message: str, limit: float, arguments: Mapping[str, Any], ahead: float) -> Memory:
     """From the compiler's complaint, whose first number of bytes is what the program needs.
 
-    arguments: trees of shapes and places, by the name of the round's argument.
-    in_tiles: whether tables of rows are kept as TPUs do, in tiles of 8 rows by 128 numbers.
+    arguments: trees of shapes and places, by the name of the round's argument. The compiler's padding is not counted.
     """
     number, unit = re.findall(r"([\d.]+)([KMGT])\b", message)[0]
     found: dict[str, float] = defaultdict(float)
     for argument, tree in arguments.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                found[part_of(argument + jax.tree_util.keystr(path))] += share_of(leaf, in_tiles)
-    return Memory(limit, float(number) * 1024.0 ** " KMGT".index(unit), dict(found), None)
+                found[part_of(argument + jax.tree_util.keystr(path))] += share_of(leaf)
+    return Memory(limit, float(number) * 1024.0 ** " KMGT".index(unit) + ahead, dict(found), None, ahead=ahead)
 
 
 def read_memory(analysis: Any, program: hlo.Program, limit: float, ahead: float) -> Memory:

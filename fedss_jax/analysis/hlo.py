@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -104,7 +105,7 @@ def executed(program: Program, expected: Mapping[str, float], unknown: set[str] 
     """All that runs, and how often; of loops, choices and calls what is in them.
 
     expected: what the text cannot tell, by the innermost of JAX's named scopes. For a loop, how often it goes around;
-    for a choice between two ways, how often it goes the second (such as the first branch of lax.cond).
+    for a choice between two ways, how often it goes the second, which for lax.cond is that of True.
     A loop of which nothing is known counts once, a choice as if it went all its ways; their names go into `unknown`.
     """
 
@@ -155,6 +156,8 @@ def moved(program: Program, instruction: Instruction, function: Function) -> flo
     """
     if instruction.opcode == "copy-start":  # its result holds both its ends
         return num_bytes(instruction.shape, memory_only=True)
+    if instruction.opcode == "slice-start":  # its result holds all that it cuts from, and the slice
+        return num_bytes(instruction.shape) - num_bytes(function[instruction.operands[0]].shape)
     if FREE.fullmatch(instruction.opcode):
         return 0.0
     given = [function[name] for name in instruction.operands]
@@ -183,7 +186,9 @@ def moved(program: Program, instruction: Instruction, function: Function) -> flo
             size = 0.0
         total += size
     written = [array[0] for array in ARRAY.finditer(instruction.shape)]
-    for result, shape in zip(results, written, strict=False):
+    if len(results) != len(written):  # such as of a sort of several arrays
+        return total + num_bytes(instruction.shape, memory_only=True)
+    for result, shape in zip(results, written, strict=True):
         while result.opcode == "bitcast":
             result = inner[result.operands[0]]
         put = PUTS.get(result.opcode)
@@ -194,15 +199,15 @@ def moved(program: Program, instruction: Instruction, function: Function) -> flo
 
 def sent(program: Program, instruction: Instruction, function: Function, devices: int) -> dict[str, float]:
     """Bytes that each of so many devices sends to others, by kind of collective; also as part of a fusion."""
-    if instruction.opcode.endswith("-done"):
-        return {}
-    if COLLECTIVE.fullmatch(instruction.opcode) is None and instruction.called in program:
-        inner = program[instruction.called]
-        parts = [sent(program, i, inner, devices) for i in inner.values() if COLLECTIVE.fullmatch(i.opcode)]
-        return {kind: size for part in parts for kind, size in part.items()}
     match = COLLECTIVE.fullmatch(instruction.opcode)
     if match is None:
-        return {}
+        # Only fusions and what starts beside others: a reduction or a sort calls a function for each element.
+        called = instruction.called if instruction.opcode in ("fusion", "async-start") else None
+        inner = program[called] if called else {}
+        total: Counter[str] = Counter()
+        for part in inner.values():
+            total.update(sent(program, part, inner, devices))
+        return dict(total)
     given = sum(num_bytes(function[name].shape) for name in instruction.operands if name in function)
     others = (devices - 1) / devices
     # Around a ring: a sum goes around twice, once to be added up and once to be told.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ ARGUMENTS = {
     "examples": "the round's examples",
     "population": "labels and who holds what",
 }
-WIDTH = 16
+WIDTH, LINE = 16, 110
 
 
 def block(plan: Mapping[str, Any]) -> str:
     """plan: as plan.json has it."""
-    lines = [plan["what"], f"on {plan['machine']}: {plan['layout']}", *plan["notes"], ""]
+    above = [plan["what"], f"on {plan['machine']}: {plan['layout']}", *plan["notes"]]
+    lines = [line for text in above for line in textwrap.wrap(text, LINE, subsequent_indent="  ")] + [""]
     lines += [f"{name:<{WIDTH}}{text}" for name, text in _memory(plan["memory"])]
     lines += [f"{'what to change' if i == 0 else '':<{WIDTH}}{text}" for i, text in enumerate(plan["remedies"])]
     if plan["traffic"]:
@@ -37,9 +39,8 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name in memory["arguments"]:
             yield "", f"{size(memory['arguments'][name]):>9}  {title}"
     if memory["temporaries"] is None:
-        known = sum(memory["arguments"].values())
+        known = sum(memory["arguments"].values()) + memory["ahead"]
         yield "", f"{size(memory['needed'] - known):>9}  what the round works with, about"
-        return
     for name, title in (
         ("temporaries", "what the round works with"),
         ("program", "the program"),
