@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from processes import CASES
@@ -152,6 +153,16 @@ def test_srun_is_recognised(monkeypatch, environment, joins):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert hosts._on_slurm() == joins
+
+
+@pytest.mark.parametrize(("platforms", "joins"), [("tpu,cpu", True), ("cpu", False), (None, False)])
+def test_a_tpus_host_is_recognised(platforms, joins):
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update("jax_platforms", platforms)
+        assert hosts._on_tpu() == joins
+    finally:
+        jax.config.update("jax_platforms", before)
 
 
 def test_srun_tells_processes_where_to_meet(tmp_path):
