@@ -15,6 +15,7 @@ from test_round import OPTIONS, ROOT, start
 from fedss_jax import centralized, feed, methods, parallel
 from fedss_jax.client import LocalTraining
 from fedss_jax.crew import ALONE, Together
+from fedss_jax.data import send
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.dispatch import Dispatcher, compile_rounds
 from fedss_jax.round import Packing, make_round
@@ -109,7 +110,7 @@ def test_a_failure_while_reading_reaches_the_loop():
 def test_padding_is_never_read():
     images = np.arange(1, 7).reshape(3, 2)
     rows = np.array([[2, -1], [0, 1]])
-    assert feed.gather(images, rows).tolist() == [[[5, 6], [0, 0]], [[1, 2], [3, 4]]]
+    assert send.gather(images, rows).tolist() == [[[5, 6], [0, 0]], [[1, 2], [3, 4]]]
 
 
 @pytest.mark.parametrize(
