@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
 
 test: $(INSTALLED) lint browser
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile  # a file's runs are made once, by one worker
 
 # Against other simulators, which it installs beside; an hour. The tables are also in runs/bench as JSON.
 bench: $(INSTALLED)

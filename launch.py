@@ -1,6 +1,9 @@
 """Run a config: python launch.py --config=configs/glyphs.py [--workdir=DIR] [--config.method=negonly ...]
 
+Stopped or killed, the same command with the same --workdir goes on.
+
 What it would take on a machine that is not here: python launch.py --config=FILE --mode=plan --topology=v5e:16x16
+What it has learnt, for others: python launch.py --mode=export --workdir=DIR [--checkpoint=best] [--export_to=DIR]
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import chips, command_line, compilation, hosts, plan, score, sweep, train
+from fedss_jax import chips, command_line, compilation, export, hosts, plan, score, sweep, train
 from fedss_jax.types import UserError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -21,8 +24,9 @@ CONFIG = config_flags.DEFINE_config_file(
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
-    ["train", "sweep", "eval", "plan"],
-    "One run; every cell of the config's sweep(add); the scores of config.init_from; or what a run would take.",
+    ["train", "sweep", "eval", "plan", "export"],
+    "One run; every cell of the config's sweep(add); the scores of config.init_from; what a run would take; or the"
+    " model of the run in --workdir as files.",
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
 TOPOLOGY = flags.DEFINE_string("topology", "", f"What to plan for: {chips.EXAMPLES}; if not given, the devices here.")
@@ -32,12 +36,17 @@ COORDINATOR = flags.DEFINE_string(
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many meet there.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
 JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds until all must have come.", lower_bound=1)
+CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "What to export: last, best, or the number of a round.")
+EXPORT_TO = flags.DEFINE_string("export_to", "", "Where to; if not given, a folder export in the run's own.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
 
 
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     chips.keep_quiet()
+    if MODE.value == "export":
+        export.export(WORKDIR.value or "", CHECKPOINT.value, EXPORT_TO.value)
+        return
     config = CONFIG.value
     workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
@@ -61,3 +70,5 @@ if __name__ == "__main__":
         app.run(main, flags_parser=command_line.parse_flags)
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # where there is nothing to save yet, or nothing left
+        sys.exit(130)

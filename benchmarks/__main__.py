@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PARTS = ("retrieval", "per_client", "ragged", "steady", "scale", "tpu", "simulators")
+PARTS = ("retrieval", "per_client", "ragged", "steady", "soak", "scale", "tpu", "simulators")
 
 if __name__ == "__main__":
     failed = []

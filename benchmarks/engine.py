@@ -128,7 +128,7 @@ def prepare(folder: Path, lanes: int, part_size: int, most: int) -> tuple[Callab
     state = server.start(Theta(encoder, jnp.asarray(init["W"])))
     inputs = (Resident(jnp.asarray(arrays["features"])), arrays["labels"], population, jax.random.key(0))
     inputs = parallel.replicate(mesh, inputs)
-    program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most)
+    program = make_round(training, server, Packing(meta.clients_per_round, lanes), mesh).several(most, state)
     return program.lower(np.int32(1), state, *inputs).compile(), state, inputs  # type: ignore[attr-defined]
 
 

@@ -29,7 +29,7 @@ class Timed:
     def __init__(self, kind: Round, server: Server, theta: Theta, inputs: tuple[Any, ...]):
         self.state: ServerState = server.start(theta)
         self.inputs = inputs
-        program: Any = kind.several(1)
+        program: Any = kind.several(1, self.state)
         self.run: Callable[..., tuple[ServerState, RoundStats]]
         self.run = program.lower(jnp.int32(1), self.state, *inputs).compile()
         self.seconds: list[float] = []

@@ -87,8 +87,8 @@ def measure(kind: str, num_classes: int, rounds: int) -> dict[str, Any]:
     logits = partial(cosine_logits, scale=20.0)
     training = LocalTraining(model, method, UNCHANGED, 0.05, BATCH, 1, logits, num_classes, part_size)
     server = make_server(Layout(mesh, num_classes, sharded=mesh.size > 1 and not method.every_row), method)
-    program: Any = make_round(training, server, Packing(COHORT, lanes), mesh).several(1)
     state = server.start(Theta(model.init(jax.random.key(0)), server.rows.layout.init(jax.random.key(1), DIM, 0.5)))
+    program: Any = make_round(training, server, Packing(COHORT, lanes), mesh).several(1, state)
     inputs = (
         Resident(jnp.asarray(dataset.train.images)),
         jnp.asarray(dataset.train.labels),
@@ -107,9 +107,9 @@ def measure(kind: str, num_classes: int, rounds: int) -> dict[str, Any]:
     peak = peak_bytes()
     predict = top1.make_predict(server.rows)
     queries = np.asarray(model.embed(state.encoder, jnp.asarray(dataset.train.images[:QUERIES])))
-    jax.block_until_ready(predict(queries, state.rows, state.round))
+    jax.block_until_ready(predict(queries, state.rows, state.steps))
     tick = time.perf_counter()
-    jax.block_until_ready(predict(queries, state.rows, state.round))
+    jax.block_until_ready(predict(queries, state.rows, state.steps))
     return {
         "kind": kind,
         "classes": num_classes,

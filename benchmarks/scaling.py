@@ -1,10 +1,10 @@
 """The same round on more and more chips, by the estimates of the TPU compiler. It needs no TPU.
 
     pip install '.[tpu]'
-    python -m benchmarks.scaling [--runs sop-32 ...] [--slices v5e:1x1 ...] [--folder DIR]
+    python -m benchmarks.scaling [--runs sop-32 ...] [--slices v5e:1x1 ...] [--folder DIR] [--kept] [--figure FILE]
 
 Every line is a plan: python launch.py --config=... --mode=plan --topology=... A large encoder takes minutes to compile,
-so plans are kept in the folder, and those that are there are not made again.
+so plans are kept in the folder, and those that are there are not made again; with --kept no others are made.
 
 Efficiency is the speed-up over the first line against the chips that were added. `ms / lane` is the time of a step for
 each of a chip's lanes: with fewer of them, less of the chip is in use.
@@ -40,10 +40,18 @@ RUNS = {
 }
 
 
+def workdir_of(name: str, topology: str, folder: Path) -> Path:
+    return folder / f"{name}-{topology.replace(':', '-')}"
+
+
+def is_kept(name: str, topology: str, folder: Path) -> bool:
+    return (workdir_of(name, topology, folder) / "plan.json").exists()
+
+
 def planned(name: str, topology: str, folder: Path) -> dict[str, Any]:
     """From the folder, or made now."""
-    run, workdir = RUNS[name], folder / f"{name}-{topology.replace(':', '-')}"
-    if not (workdir / "plan.json").exists():
+    run, workdir = RUNS[name], workdir_of(name, topology, folder)
+    if not is_kept(name, topology, folder):
         print(f"planning {run.title} for {topology} (minutes)", file=sys.stderr, flush=True)
         settings = ["--config.model.dtype=bfloat16", f"--config.clients_per_round={run.clients}"]
         flags = ["--mode=plan", f"--topology={topology}", f"--workdir={workdir}"]
@@ -110,16 +118,50 @@ def show(title: str, plans: list[dict[str, Any]]) -> None:
     print(f"at least half of what was added is used up to {most} chips{why}\n", flush=True)
 
 
+def draw(plans: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """plans: by the run's name."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for (name, of_run), marker in zip(plans.items(), "os^"):
+        points = [(plan["devices"], plan["work"]["examples"] / s) for plan in of_run if (s := seconds_per_round(plan))]
+        chips_, rates = zip(*points, strict=True)
+        (line,) = axes.loglog(chips_, rates, marker=marker, label=RUNS[name].title)
+        ideal = [rates[0] * count / chips_[0] for count in chips_]
+        axes.loglog(chips_, ideal, ":", color=line.get_color())
+    sizes = sorted({plan["devices"] for of_run in plans.values() for plan in of_run})
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_yticks([], minor=True)
+    axes.set(xlabel="chips of a v5e slice", ylabel="images a second, estimated", title="Strong scaling (dotted: ideal)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", nargs="+", default=[*RUNS], choices=[*RUNS])
     parser.add_argument("--slices", nargs="+", default=[f"v5e:{size}" for size in SLICES])
     parser.add_argument("--folder", type=Path, default=Path("runs/scaling"))
+    parser.add_argument("--kept", action="store_true", help="only plans that are in the folder")
+    parser.add_argument("--figure", type=Path, help="a picture of it")
     flags = parser.parse_args()
     if not chips.has_compiler():
         sys.exit(chips.INSTALL)
+    plans = {}
     for name in flags.runs:
-        show(RUNS[name].title, [planned(name, topology, flags.folder) for topology in flags.slices])
+        slices = [each for each in flags.slices if not flags.kept or is_kept(name, each, flags.folder)]
+        if slices:
+            plans[name] = [planned(name, topology, flags.folder) for topology in slices]
+            show(RUNS[name].title, plans[name])
+    if flags.figure:
+        draw(plans, flags.figure)
 
 
 if __name__ == "__main__":

@@ -105,12 +105,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--long-rounds", type=int, default=10_000)
     flags = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        overhead = host_overhead(flags.rounds, Workdir(Path(temporary, "demo"), {}))
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Workdir(Path(temporary, "demo"), {}) as demo,
+        Workdir(Path(temporary, "long"), {}) as small,
+    ):
+        demo.begin()
+        small.begin()
+        overhead = host_overhead(flags.rounds, demo)
         print(
             f"glyph demo: {1e3 * overhead['seconds_a_round']:.0f} ms a round; the host adds {overhead['overhead']:.1%}"
         )
-        long = long_run(flags.long_rounds, Workdir(Path(temporary, "long"), {}))
+        long = long_run(flags.long_rounds, small)
     print(
         f"{long['rounds']:,} rounds at {long['rounds_per_second']:.0f} a second:"
         f" {long['compilations']} compilations after the first tenth;"

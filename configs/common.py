@@ -16,6 +16,10 @@ def get_config() -> ConfigDict:
     config.method = "fedss"  # fedss, negonly, posonly, fedaws, fullsoftmax or centralized
     config.rounds = 2000
     config.clients_per_round = 32  # K; 0: up to 10
+    config.over_selection = 0.0  # share of clients that are chosen beyond K; the first K to finish count
+    config.deadline = (
+        0.0  # who takes longer is left out; 1 is what a client of mean size and median speed takes; 0: none
+    )
     config.clients_per_step = 0  # of them under way on a device at a time; 0: as many as keep it busy
     config.rounds_per_dispatch = 0  # that devices make before the host looks again; 0: about a quarter of a second's
     config.num_negatives = 20  # m: how many classes besides its own a client asks for; -1: as many as fit, up to 20
@@ -36,6 +40,16 @@ def get_config() -> ConfigDict:
         "auto"  # yes: each of several devices keeps a share of W's rows; no: all keep all of them
     )
     config.server.row_weighting = "cohort"  # a row's update is averaged over the cohort, or its "holders"
+
+    config.server.clip_norm = 0.0  # longer updates (encoder and rows together) are shortened to this; 0: none are
+    config.server.clip_quantile = 0.0  # the bound moves to where this share of updates is within it; 0: it stays
+
+    config.faults = ConfigDict()  # what goes wrong, drawn for every client in every round: docs/faults.md
+    config.faults.dropout = 0.0  # share of the chosen clients that do not report
+    config.faults.spread = 0.0  # of clients' speeds: standard deviation of the logarithm
+    config.faults.nan = 0.0  # share of the reporting clients that send NaN
+    config.faults.scaled = 0.0  # ... that send their update times `scale`
+    config.faults.scale = 1000.0
 
     config.fedaws = ConfigDict()
     config.fedaws.margin = 0.5  # class vectors closer than this cosine distance are pushed apart
@@ -67,6 +81,11 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     config.data.residency = "auto"  # where training images stay: device, host, disk, or the first that has room
+
+    config.checkpoint = ConfigDict()
+    config.checkpoint.every = 100  # rounds; 0: only at the end, and when the run is told to stop
+    config.checkpoint.keep = 2  # the newest so many, and the best by its score besides
+    config.checkpoint.on_error = "continue"  # or "stop", when one cannot be written
 
     config.eval = ConfigDict()
     config.eval.every = 100  # rounds

@@ -12,7 +12,7 @@ Paper, test top-1 in % after 25,000 rounds, 3 seeds: FedSS 9.1 / 9.2 / 9.9 / 10.
 420 / 820 (num_negatives = 50 / 100 / 200 / 400 / 800), PosOnly 5.1, FedAwS 5.1, NegOnly 3.9 to 4.7, FullSoftmax 11.3,
 Centralized 15.4. It does not say how many clients take part in a round: 64 here.
 
-Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 2.0 s for a round, 14 hours for
+Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 1.5 s for a round, 11 hours for
 the run (--mode=plan, docs/pods.md; evaluation apart). Not yet measured on a chip.
 """
 

@@ -12,7 +12,7 @@ Paper, test MAP@10 in % after 2,000 rounds, 3 seeds: FedSS 25.2 / 25.8 / 26.1 / 
 60 / 100 (num_negatives = 5 / 10 / 20 / 40 / 80), PosOnly 19.7, FedAwS 20.0, NegOnly 15.5 to 16.7, FullSoftmax 25.7,
 Centralized 25.4.
 
-Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 0.22 s for a round, 7 minutes
+Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 0.20 s for a round, 7 minutes
 for the run (--mode=plan, docs/pods.md; evaluation apart). Not yet measured on a chip.
 """
 

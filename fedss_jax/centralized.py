@@ -64,6 +64,8 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
         batch_size = min(training.batch_size, size)
         everything = Everything(training.num_classes)
 
+        before = state.steps
+
         def update(state: ServerState, index: jax.Array) -> tuple[ServerState, jax.Array]:
             chosen, key = draw_batch(root, state.round, index, size)
             taken = server.take(state, everything)
@@ -75,9 +77,8 @@ def make_round(training: LocalTraining, server: Server, updates: int, mesh: Mesh
             return server.step(state, everything, taken, batch)._replace(round=state.round), loss
 
         state, losses = jax.lax.scan(update, state, jnp.arange(updates))
-        seen, nobody = jnp.asarray(updates * batch_size), jnp.zeros((), jnp.int32)
-        slots = jnp.asarray(updates * parallel.padded(batch_size, mesh))
-        stats = RoundStats(jnp.sum(losses), seen, slots, requested=nobody, clients=nobody)
+        seen, slots = (jnp.asarray(updates * size) for size in (batch_size, parallel.padded(batch_size, mesh)))
+        stats = RoundStats(jnp.sum(losses), seen, seen, slots, state.steps - before, clients=None)
         return state._replace(round=state.round + 1), stats
 
     def examples(labels: jax.Array, population: Clients, root: jax.Array, round: jax.Array) -> jax.Array:

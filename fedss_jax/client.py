@@ -18,7 +18,7 @@ from fedss_jax.crew import ALONE, Crew
 from fedss_jax.methods import Method
 from fedss_jax.types import Clients, Model, Stored, Theta, Transform
 
-NEGATIVES, SHUFFLE, AUGMENT = range(3)  # a client's key splits into one for each use
+NEGATIVES, SHUFFLE, AUGMENT, FAULTS = range(4)  # a client's key splits into one for each use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Work(NamedTuple):
     order: jax.Array  # [epochs, parts, B] places in the client's `examples`, in the order in which they are seen
     augment_key: jax.Array  # []
     place: jax.Array  # [] of its first example, where examples are streamed
+    spoilt: jax.Array | None = None  # [] what its update is multiplied by before it is sent; None: nobody's is
 
     def of(self, client: jax.Array) -> Work:
         """Of a cohort, one client."""

@@ -28,6 +28,7 @@ class Sums(NamedTuple):
     encoder: Params
     rows: jax.Array  # as their request keeps them
     loss: jax.Array  # []
+    norms: jax.Array  # [K] lengths of their updates, as they sent them; inf where one is not finite
 
 
 Logits = Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
@@ -62,6 +63,10 @@ class Alone:
     def total(self, gradient: Theta) -> Theta:
         """Over all devices that have a part in it."""
         return gradient
+
+    def of_all_rows(self, total: jax.Array) -> jax.Array:
+        """A sum over a client's rows of W, from that over the rows that this device has."""
+        return total
 
     def make_own(self, rows: Any) -> Any:
         """Rows of W as each device's own, to be trained there."""
@@ -106,6 +111,9 @@ class Together:
     def total(self, gradient: Theta) -> Theta:
         return gradient._replace(encoder=parallel.varying(jax.lax.psum(gradient.encoder, CLIENTS)))
 
+    def of_all_rows(self, total: jax.Array) -> jax.Array:
+        return parallel.varying(jax.lax.psum(total, CLIENTS))
+
     def make_own(self, rows: Any) -> Any:
         return rows  # they are already
 
@@ -114,13 +122,13 @@ class Together:
 
         def marked(*arguments: Any) -> Sums:
             sums = share(*arguments)
-            return Sums(jax.tree.map(lambda a: a[None], sums.encoder), sums.rows, sums.loss[None])
+            return jax.tree.map(lambda a: a[None], sums)._replace(rows=sums.rows)
 
         shares = jax.shard_map(marked, mesh=mesh, in_specs=in_specs, out_specs=parallel.BY_CLIENT)
 
         def all_shares(*arguments: Any) -> Sums:
             sums = shares(*arguments)
-            return Sums(parallel.of_first(mesh, sums.encoder), sums.rows, parallel.of_first(mesh, sums.loss))
+            return Sums(*(a if a is sums.rows else parallel.of_first(mesh, a) for a in sums))
 
         return all_shares
 

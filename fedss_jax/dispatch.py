@@ -32,7 +32,7 @@ def compile_rounds(
     All but the kind may be shapes and places. rounds_per_dispatch: 0 for as many as will do.
     """
     most = (rounds_per_dispatch or MOST) if isinstance(stored, Resident) else 1
-    return kind.several(most).lower(np.int32(1), state, stored, *inputs).compile  # type: ignore[attr-defined]
+    return kind.several(most, state).lower(np.int32(1), state, stored, *inputs).compile  # type: ignore[attr-defined]
 
 
 class Dispatcher:
@@ -45,24 +45,36 @@ class Dispatcher:
         feed: Feed,
         inputs: Inputs,
         rounds_per_dispatch: int,
+        *,
+        done: int = 0,
+        stop: Callable[[], bool] = lambda: False,
     ):
-        """run: as compile_rounds gives it, for the same rounds_per_dispatch."""
-        self.state = state
+        """run: as compile_rounds gives it, for the same rounds_per_dispatch.
+
+        done: rounds that the state has behind it. stop: asked before each dispatch; once it says so, none is sent any
+        more, and those that were are read.
+        """
+        self.state, self.stopped = state, False
         self.seconds_waiting_for_data = 0.0
         self._run, self._feed, self._inputs = run, feed, inputs
         self._fixed = rounds_per_dispatch or (0 if feed.several_rounds else 1)
         self._count = self._fixed or 1  # rounds in the next dispatch
-        self._sent = 0
+        self._sent, self._stop = done, stop
         self._pending: deque[tuple[int, RoundStats]] = deque()
         self._read_at = time.perf_counter()
 
     def run_to(self, until: int) -> Iterator[tuple[int, RoundStats]]:
         """Rounds up to number `until`, counted from 1, each with its stats, which are on the host."""
         self._read_at = time.perf_counter()
-        while self._sent < until or self._pending:
-            while self._sent < until and len(self._pending) < IN_FLIGHT:
+        while self._pending or (self._sent < until and not self.stopped):
+            while self._sent < until and len(self._pending) < IN_FLIGHT and not self._stops():
                 self._send(min(self._count, until - self._sent))
-            yield from self._read()
+            if self._pending:
+                yield from self._read()
+
+    def _stops(self) -> bool:
+        self.stopped = self.stopped or self._stop()
+        return self.stopped
 
     def _send(self, count: int) -> None:
         asked = time.perf_counter()

@@ -35,7 +35,9 @@ def read(folder: Path) -> Run:
     dataset = data.find(config.data.name, config.eval.split, parts.source_options(config))()
     model = parts.make_model(config, dataset, parallel.make_mesh())
     encoder, _ = weights.load(folder / "encoder.safetensors", model.init(jax.random.key(0)))
-    return Run(config, dataset, model, Theta(encoder, jax.numpy.asarray(np.load(folder / "class_matrix.npy"))))
+    return Run(
+        config, dataset, model, Theta(encoder, jax.numpy.asarray(weights.read_array(folder / "class_matrix.npy")))
+    )
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ END_SECONDS = 3600  # that the others wait for the last one to end
 LINGER_SECONDS = 3.0  # that a process stays after an error, for the others to hear of it
 ENDED = "fedss_jax/ended"  # where a process writes what ended it
 ALIVE = "fedss_jax/alive"  # where each counts its signs of life
+STOP = "fedss_jax/stop"  # where one writes that all should stop, and process 0 where
 
 
 def _service() -> Any:
@@ -48,6 +49,43 @@ def least(value: int) -> int:
     # In two halves: JAX has 32 bits for a number.
     halves = np.array(divmod(value, 2**31), np.int32)
     return min(int(high) * 2**31 + int(low) for high, low in multihost_utils.process_allgather(halves))
+
+
+def of_first(value: int) -> int:
+    """What process 0 has."""
+    return value if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+class Stop:
+    """Whether to stop, wherever one is told to: asked equally often by all processes, it gives all the same answers.
+
+    Nothing goes over the devices for it, which would wait for the rounds under way. Process 0 hears who wants to stop
+    and writes at which question all do: one that none can have come to yet, as nobody is further ahead of another than
+    the dispatches that are not read.
+    """
+
+    def __init__(self, wanted: Callable[[], bool], ahead: int):
+        """ahead: questions that a process may be before another."""
+        self._wanted, self._ahead, self._asked = wanted, ahead, 0
+
+    def __call__(self) -> bool:
+        self._asked += 1
+        if jax.process_count() == 1:
+            return self._wanted()
+        if self._wanted():
+            _service().key_value_set(f"{STOP}/wanted", "1", allow_overwrite=True)
+        if is_first() and _read(f"{STOP}/wanted") and not _read(f"{STOP}/at"):
+            _service().key_value_set(f"{STOP}/at", str(self._asked + self._ahead + 1))
+        at = _read(f"{STOP}/at")
+        return bool(at) and self._asked >= int(at)
+
+
+def _read(key: str) -> str:
+    """What is written there; "" if nothing is."""
+    try:
+        return _service().key_value_try_get(key)
+    except Exception:  # JAX has one kind for all that can go wrong
+        return ""
 
 
 def check_same(what: str, *parts: Any) -> None:
@@ -86,6 +124,9 @@ def together(
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(sys.stdout if is_first() else nowhere):
             yield
+    except SystemExit:  # of all of them at the same place
+        done.set()
+        raise
     except BaseException as error:
         done.set()
         _end(error)
@@ -182,10 +223,7 @@ def _tell(why: str) -> None:
 
 
 def _why_another_ended() -> str:
-    try:
-        return _service().key_value_try_get(ENDED)
-    except Exception:  # nobody has written; or process 0 is gone, which JAX notices by itself
-        return ""
+    return _read(ENDED)  # nothing, too, if process 0 is gone, which JAX notices by itself
 
 
 def _end(error: BaseException) -> None:

@@ -106,7 +106,7 @@ def run(
         def change(local: Local, sums: Sums) -> tuple[Local, Sums]:
             sums = hand_in(sums, local, known(client), done)
             fresh = jax.vmap(take_up)(known(coming))
-            return jax.tree.map(lambda new, old: jnp.where(_like(done, new), new, old), fresh, local), sums
+            return jax.tree.map(lambda new, old: jnp.where(like(done, new), new, old), fresh, local), sums
 
         # Most steps are not a client's last, and go on with what is there.
         with jax.named_scope(CHANGE):
@@ -118,6 +118,6 @@ def run(
         return jax.lax.while_loop(goes_on, advance, start).sums
 
 
-def _like(mask: jax.Array, array: jax.Array) -> jax.Array:
+def like(mask: jax.Array, array: jax.Array) -> jax.Array:
     """[L] -> [L, 1, ...], to choose whole entries of an array [L, ...]."""
     return mask.reshape(-1, *(1,) * (array.ndim - 1))

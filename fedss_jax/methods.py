@@ -55,6 +55,12 @@ class Method:
     requests_all: bool = False
     federated: bool = True
 
+    def num_requested(self, num_positives: Any, n: int) -> Any:
+        """How many classes a client with so many positives asks for."""
+        return (
+            jnp.full_like(num_positives, n) if self.requests_all else num_positives + self.num_negatives(num_positives)
+        )
+
 
 def _request_sampled(
     key: jax.Array,

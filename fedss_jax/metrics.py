@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from fedss_jax import lock
+from fedss_jax.appending import Appending
 from fedss_jax.boards import Board, TensorBoard, WeightsAndBiases
 from fedss_jax.report.configs import flat
 from fedss_jax.types import UserError
 
+ANEW = "give back what was there, or delete the folder to start anew"
 SHOWN = {"eval/map10": "MAP@10", "eval/top1": "top-1"}  # the score beside the progress bar
 
 
-class Workdir:
-    """The folder of one run. Claiming it refuses a folder of another config's run, and writes nothing then.
+class Workdir(contextlib.AbstractContextManager["Workdir"]):
+    """The folder of one run, which has it to itself until it is closed; `begin` comes before anything is written.
 
-    Scalars go into metrics.jsonl and into an event file of TensorBoard, and to a project of Weights & Biases if one is
-    named. writes: of several processes one writes; to the others' calls nothing happens.
+    A folder of another config's run is refused, as is one in which a run is under way. Scalars go into metrics.jsonl
+    and into an event file of TensorBoard, and to a project of Weights & Biases if one is named. writes: of several
+    processes one writes; to the others' calls nothing happens.
     """
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any], wandb: str = "", writes: bool = True):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        config: Mapping[str, Any],
+        wandb: str = "",
+        writes: bool = True,
+        may_change: Sequence[str] = (),
+    ):
+        """may_change: keys of the config, or sections, in which the run there may differ."""
         self.path, self.writes = Path(path), writes
-        self._metrics = self.path / "metrics.jsonl"
-        if not writes:
+        self._config, self._wandb = config, wandb
+        self._boards: list[Board] = []
+        self._trouble = ""
+        if writes:
+            refuse_another_run(self.path, config, may_change)
+            with writable(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = lock.take(self.path)
+
+    def begin(self, done: int = 0) -> None:
+        """From after so many rounds on: what is told of later ones goes, and if there are none, all of it."""
+        if not self.writes:
             return
-        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        refuse_another_run(self.path, config)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._replace("config.json", text)
-            self._metrics.write_text("")
-            for old in self.path.glob("events.out.tfevents.*"):  # of a run that this one replaces
-                old.unlink()
-        except OSError as error:
-            raise UserError(
-                f"workdir {self.path} cannot be written ({error.strerror}); choose another with --workdir"
-            ) from None
-        (self.path / "summary.json").unlink(missing_ok=True)
-        self._boards: list[Board] = [TensorBoard(self.path)]
-        if wandb:
-            self._boards.append(WeightsAndBiases(wandb, config))
+        with writable(self.path):
+            metrics = self.path / "metrics.jsonl"
+            self._metrics = Appending(metrics, first_rounds(metrics, done) if done else b"")
+            (self.path / "summary.json").unlink(missing_ok=True)
+            self._replace("config.json", json.dumps(self._config, indent=2, sort_keys=True) + "\n")
+            if not done:
+                for old in self.path.glob("events.out.tfevents.*"):
+                    old.unlink()
+            self._boards.append(TensorBoard(self.path, done))
+            if self._wandb:
+                self._boards.append(WeightsAndBiases(self._wandb, self._config, self.path, done))
 
     def _replace(self, name: str, text: str) -> None:
         """Writes a whole file or nothing."""
@@ -54,34 +73,99 @@ class Workdir:
         temporary.replace(self.path / name)
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        """If the disk is full, they wait for room."""
         if not self.writes:
             return
-        with self._metrics.open("a") as file:
-            file.write(json.dumps({"round": round, **scalars}, allow_nan=False) + "\n")
-        for board in self._boards:
-            board.write(round, scalars)
+        self._metrics.add((json.dumps({"round": round, **scalars}, allow_nan=False) + "\n").encode())
+        trouble = ""
+        writes: list[Callable[[], None]] = [self._metrics.write]
+        writes += [partial(board.write, round, scalars) for board in self._boards]
+        for write in writes:
+            try:
+                write()
+            except OSError as error:
+                trouble = f"{self.path} cannot be written ({error.strerror}); its numbers wait in memory until it can"
+        if trouble and not self._trouble:
+            say(f"warning: {trouble}")
+        self._trouble = trouble
+
+    def sync(self) -> None:
+        """All that was told is on the disk when this returns. Raises OSError."""
+        if self.writes:
+            self._metrics.write(durable=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        for board in self._boards:
-            board.close()
-        self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
+        with writable(self.path):
+            self.sync()
+            for board in self._boards:
+                board.close()
+            self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def __exit__(self, *reason: Any) -> None:
+        if self.writes:
+            self._lock.close()
 
 
-def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any]) -> None:
-    """A file of its own in a folder, which is made if it is not there."""
+@contextlib.contextmanager
+def writable(folder: str | os.PathLike) -> Iterator[None]:
+    """What is written inside goes into the folder; if it cannot, that is one line."""
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / name).write_text(json.dumps(content, indent=2) + "\n")
+        yield
     except OSError as error:
         raise UserError(
             f"workdir {folder} cannot be written ({error.strerror}); choose another with --workdir"
         ) from None
 
 
-def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
-    """Raises if the folder holds a run of another config than this one."""
+def first_rounds(path: Path, done: int) -> bytes:
+    """Of metrics.jsonl the lines of the start and of so many rounds, which must all be there."""
+    lines = path.read_bytes().splitlines(keepends=True)[: done + 1] if path.exists() else []
+    for round, line in enumerate(lines):
+        try:
+            complete = json.loads(line)["round"] == round and line.endswith(b"\n")
+        except (ValueError, KeyError, TypeError):
+            complete = False
+        if not complete:
+            raise UserError(f"line {round + 1} of {path} is not that of round {round}; {ANEW}")
+    if len(lines) <= done:
+        raise UserError(f"{path} ends before round {len(lines)}, but the checkpoint is of round {done}; {ANEW}")
+    return b"".join(lines)
+
+
+def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any]) -> None:
+    """A file of its own in a folder, which is made if it is not there."""
+    with writable(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def finished_run(path: Path, config: Mapping[str, Any], may_change: Sequence[str]) -> dict[str, Any] | None:
+    """The summary of the run in the folder, if it has come as far as the config goes. Raises if it is another's."""
+    refuse_another_run(path, config, may_change)
+    if (path / lock.FILE).exists():
+        with writable(path):
+            lock.take(path).close()
+    try:
+        summary = json.loads((path / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if summary["rounds"] > config["rounds"]:
+        refuse_fewer_rounds(path, config["rounds"], summary["rounds"])
+    return summary if summary["rounds"] == config["rounds"] else None
+
+
+def refuse_fewer_rounds(path: Path, rounds: int, done: int) -> None:
+    raise UserError(
+        f"rounds is {rounds}, but the run in {path} has done {done}; raise it, or choose another folder with --workdir"
+    )
+
+
+def refuse_another_run(path: Path, config: Mapping[str, Any], may_change: Sequence[str] = ()) -> None:
+    """Raises if the folder holds a run of another config than this one; what may change may differ."""
     try:
         other = json.loads((path / "config.json").read_text())
+        if not isinstance(other, dict):
+            raise ValueError("it holds no settings")
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
@@ -91,6 +175,7 @@ def refuse_another_run(path: Path, config: Mapping[str, Any]) -> None:
     changed = [
         f"{key} ({_short(old)} there, {_short(new)} here)"
         for key, old, new in _differences(other, json.loads(json.dumps(config)))
+        if not any(key == free or key.startswith(f"{free}.") for free in may_change)
     ]
     if changed:
         raise UserError(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
-from fedss_jax import feed, methods, models, packing, weights
+from fedss_jax import feed, methods, models, packing, parallel, weights
 from fedss_jax.client import LocalTraining
 from fedss_jax.config import parse_options
+from fedss_jax.defence import Clipping
 from fedss_jax.evaluate import retrieval, top1
 from fedss_jax.evaluate.embed import make_embed
+from fedss_jax.faults import Faults
 from fedss_jax.rows import Layout
 from fedss_jax.server import Server, make_optimizer, make_server
 from fedss_jax.types import Dataset, Model, ServerState, Theta, UserError
@@ -96,7 +100,31 @@ def make_federated_server(config: ml_collections.ConfigDict, method: methods.Met
         learning_rate=config.server.learning_rate,
         options=parse_options(config.server.options),
         row_weighting=config.server.row_weighting,
+        clipping=Clipping(config.server.clip_norm, config.server.clip_quantile),
     )
+
+
+def make_faults(config: ml_collections.ConfigDict) -> Faults:
+    return Faults(**config.faults.to_dict(), deadline=config.deadline, over_selection=config.over_selection)
+
+
+def fault_notes(config: ml_collections.ConfigDict, method: methods.Method) -> list[str]:
+    """What to say of faults, and of what is done about them, before a run begins."""
+    faults, server = make_faults(config), config.server
+    clips = server.clip_norm or server.clip_quantile
+    if not method.federated:
+        lost = faults.loses_clients or faults.spoils_updates or clips
+        return (
+            [f"{config.method} has no clients: faults, deadline, over_selection and clipping do not apply"]
+            if lost
+            else []
+        )
+    if faults.scaled and not clips:
+        return [
+            f"{faults.scaled:.0%} of updates are sent times {faults.scale:g}, and nothing shortens them;"
+            " --config.server.clip_quantile=0.8 does"
+        ]
+    return []
 
 
 def make_centralized_server(
@@ -143,11 +171,22 @@ def make_evaluate(
     sample = np.sort(np.random.default_rng(0).choice(len(dataset.train), count, replace=False))
 
     predict = top1.make_predict(server.rows)
+    everywhere = NamedSharding(mesh, parallel.REPLICATED)
+
+    @partial(jax.jit, out_shardings=everywhere)
+    def is_finite(learnt: Any) -> jax.Array:
+        numbers = [leaf for leaf in jax.tree.leaves(learnt) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in numbers]).all()
 
     def accuracy(state: ServerState, embeddings: np.ndarray, labels: np.ndarray) -> float:
-        return top1.accuracy(predict(embeddings, state.rows, state.round), labels)
+        return top1.accuracy(predict(embeddings, state.rows, state.steps), labels)
 
     def evaluate(state: ServerState) -> dict[str, float]:
+        if not is_finite((state.encoder, state.rows)):
+            raise UserError(
+                f"parameters are infinite or NaN after round {int(state.round)}; lower client.learning_rate, which is"
+                f" {config.client.learning_rate}, or server.learning_rate, {config.server.learning_rate}"
+            )
         test = embed(state.encoder, dataset.test.images, np.arange(len(dataset.test)))
         if dataset.task == "retrieval":
             found = retrieval.scores(test, dataset.test.labels)

@@ -175,7 +175,7 @@ def count_work(setup: Setup) -> Work:
         batches = jax.eval_shape(setup.kind.examples, *setup.inputs, np.int32(0))  # [updates, B], with padding
         examples, slots = float(len(batches) * min(training.batch_size, len(setup.dataset.train))), float(batches.size)
     else:
-        draw = partial(draw_cohort, training, places, setup.mesh, setup.population, setup.root_key)
+        draw = partial(draw_cohort, training, places, setup.faults, setup.mesh, setup.population, setup.root_key)
         rounds = np.unique(np.linspace(0, setup.config.rounds - 1, COHORTS).astype(np.int32))
         cohorts = jax.tree.map(np.asarray, jax.jit(jax.vmap(draw))(rounds))
         courses = [packing.course(*cohort, places.lanes) for cohort in zip(cohorts.steps, cohorts.queues.lane)]
@@ -183,7 +183,7 @@ def count_work(setup: Setup) -> Work:
         part_size, _ = training.parts_of(setup.population.examples.shape[1])
         examples = training.epochs * float(cohorts.clients.num_examples.sum(axis=1).mean())
         slots = computed * training.crew.padded(part_size)
-        often = {lanes.LANES: steps, lanes.CHANGE: changes / steps}
+        often = {lanes.LANES: steps, lanes.CHANGE: changes / max(steps, 1.0)}
     forwards = models.count_effort(setup.model, input_shape(setup.dataset)).operations
     forwards += 2.0 * setup.config.model.dim * count_requested(setup)
     return Work(examples, slots, 3 * forwards * examples, often)  # backwards takes twice what forwards does
@@ -206,9 +206,9 @@ def list_remedies(setup: Setup, memory: Memory) -> Iterator[str]:
     config, training, rows = setup.config, setup.training, setup.server.rows.layout
     examples = memory.arguments.get("examples", 0.0) + memory.ahead
     of_rows = memory.arguments.get("rows", 0.0)
-    # A TPU may turn W around to pick rows, into copies that have rows of less than 128 numbers filled up to that.
-    copies = of_rows * max(1.0, 128 / config.model.dim)
-    working = memory.needed - sum(memory.arguments.values()) - memory.ahead - copies
+    # On a TPU rows of less than 128 numbers are filled up to that, which is not counted where it does not fit.
+    filled_up = of_rows * (max(1.0, 128 / config.model.dim) - 1)
+    working = memory.needed - sum(memory.arguments.values()) - memory.ahead - filled_up
     if of_rows > memory.limit / 4:
         if rows.sharded:
             yield "more chips: each keeps a smaller share of W"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.experimental import layout as memory
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedss_jax import class_matrix, parallel
@@ -61,10 +62,21 @@ class Layout:
         # The check is for gradients and sums over devices. There are none here, and loops would need casts for it.
         return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
 
+    def is_by_row(self, array: jax.Array | jax.ShapeDtypeStruct) -> bool:
+        """Whether an array that is kept with W has one entry for each row."""
+        return array.ndim > 0 and array.shape[0] == self.num_rows
+
     def sharding_of(self, array: jax.ShapeDtypeStruct) -> NamedSharding:
         """Where an array goes that the optimizer keeps: with the rows, if it has one entry for each."""
-        by_row = array.ndim > 0 and array.shape[0] == self.num_rows
-        return self.sharding if by_row else NamedSharding(self.mesh, parallel.REPLICATED)
+        return self.sharding if self.is_by_row(array) else NamedSharding(self.mesh, parallel.REPLICATED)
+
+    def format_of(self, array: jax.ShapeDtypeStruct) -> memory.Format:
+        """The same, and row after row in memory: for what is read and written by the row.
+
+        XLA does so by itself, but for TPUs. There it keeps [n, d] by columns, as rows of less than 128 numbers are
+        filled up to that; and to reach some rows, a round would turn all of them around, and back.
+        """
+        return memory.Format(memory.Layout(tuple(range(array.ndim))), self.sharding_of(array))
 
     def init(self, key: jax.Array, dim: int, norm: float) -> jax.Array:
         """W at the start, [n, d]; the same numbers on any devices."""
@@ -114,7 +126,7 @@ class LazyRows(NamedTuple):
 
     rows: jax.Array  # [n, d]
     velocity: jax.Array | None  # [n, d]; None without momentum
-    moved: jax.Array | None  # [n] int32: rounds that had passed when the row was last moved
+    moved: jax.Array | None  # [n] int32: steps that the server had taken when the row was last moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,16 +138,20 @@ class Lazy:
     momentum: float
     nesterov: bool
 
+    def places(self, kept: LazyRows) -> LazyRows:
+        """How it lies on the devices. kept: as shapes."""
+        return jax.tree.map(self.layout.format_of, kept)
+
     def init(self, class_matrix: jax.Array) -> LazyRows:
         if not self.momentum:
             return LazyRows(class_matrix, None, None)
         return LazyRows(class_matrix, jnp.zeros_like(class_matrix), jnp.zeros(len(class_matrix), jnp.int32))
 
-    def settle(self, kept: LazyRows, round: jax.Array) -> LazyRows:
-        """Rows as they are after so many rounds."""
+    def settle(self, kept: LazyRows, steps: jax.Array) -> LazyRows:
+        """Rows as they are after so many steps."""
         if kept.velocity is None or kept.moved is None:
             return kept
-        idle = (round - kept.moved).astype(jnp.float32)[:, None]
+        idle = (steps - kept.moved).astype(jnp.float32)[:, None]
         log_momentum = math.log(self.momentum)
         # mu + mu^2 + ... + mu^idle; expm1, as for mu near 1 the difference 1 - mu^idle would have few digits left
         travelled = self.momentum * jnp.expm1(idle * log_momentum) / math.expm1(log_momentum)
@@ -144,33 +160,45 @@ class Lazy:
         return LazyRows(
             kept.rows - self.learning_rate * travelled * kept.velocity,
             jnp.exp(idle * log_momentum) * kept.velocity,
-            # Always `round`, but worked out from what was read: else XLA could write before it reads, and to be safe
+            # Always `steps`, but worked out from what was read: else XLA could write before it reads, and to be safe
             # copies the whole array.
-            jnp.maximum(kept.moved, round),
+            jnp.maximum(kept.moved, steps),
         )
 
     def by_row(self, kept: LazyRows) -> LazyRows:
         """What `current` needs, with one entry for each row."""
         return kept
 
-    def current(self, kept: LazyRows, round: jax.Array) -> jax.Array:
-        """Of some or all classes, the rows as they are after so many rounds."""
-        return self.settle(kept, round).rows
+    def current(self, kept: LazyRows, steps: jax.Array) -> jax.Array:
+        """Of some or all classes, the rows as they are after so many steps."""
+        return self.settle(kept, steps).rows
 
-    def take(self, kept: LazyRows, wanted: Wanted, round: jax.Array) -> LazyRows:
-        return self.settle(self.layout.take(kept, wanted.classes), round)
+    def take(self, kept: LazyRows, wanted: Wanted, steps: jax.Array) -> LazyRows:
+        return self.settle(self.layout.take(kept, wanted.classes), steps)
 
     def step(
-        self, kept: LazyRows, taken: LazyRows, wanted: Wanted, gradient: jax.Array, after_step: AfterStep
+        self,
+        kept: LazyRows,
+        taken: LazyRows,
+        wanted: Wanted,
+        gradient: jax.Array,
+        touched: jax.Array,
+        after_step: AfterStep,
     ) -> LazyRows:
-        """gradient [R, d]: of the wanted rows; that of all others is zero."""
+        """The wanted rows after a step. Of them, gradient [R, d], which for all others is zero, and touched [R]."""
         moved = gradient
-        velocity, round = None, None
+        velocity, steps = None, None
         if taken.velocity is not None and taken.moved is not None:
-            velocity, round = gradient + self.momentum * taken.velocity, taken.moved + 1
+            velocity, steps = gradient + self.momentum * taken.velocity, taken.moved + 1
             moved = gradient + self.momentum * velocity if self.nesterov else velocity
-        rows = after_step(taken.rows - self.learning_rate * moved, wanted.classes < self.layout.num_classes)
-        return self.layout.put(kept, wanted.classes, LazyRows(rows, velocity, round))
+        rows = after_step(taken.rows - self.learning_rate * moved, touched)
+        return LazyRows(rows, velocity, steps)
+
+    def put(self, kept: LazyRows, wanted: Wanted, stepped: Any, moves: jax.Array) -> LazyRows:
+        """All rows after a step; as they were if it does not move them."""
+        # Not a choice between two states, for which all rows would be copied: rows that do not exist are ignored.
+        nowhere = self.layout.num_rows + jnp.arange(len(wanted.classes))
+        return self.layout.put(kept, jnp.where(moves, wanted.classes, nowhere), stepped)
 
 
 class DenseRows(NamedTuple):
@@ -185,16 +213,19 @@ class Dense:
     layout: Layout
     optimizer: optax.GradientTransformation
 
+    def places(self, kept: DenseRows) -> DenseRows:
+        return jax.tree.map(self.layout.sharding_of, kept)
+
     def init(self, class_matrix: jax.Array) -> DenseRows:
         return DenseRows(class_matrix, self.optimizer.init(class_matrix))
 
     def by_row(self, kept: DenseRows) -> DenseRows:
         return DenseRows(kept.rows, None)
 
-    def current(self, kept: DenseRows, round: jax.Array) -> jax.Array:
+    def current(self, kept: DenseRows, steps: jax.Array) -> jax.Array:
         return kept.rows
 
-    def take(self, kept: DenseRows, wanted: Wanted | Everything, round: jax.Array) -> DenseRows:
+    def take(self, kept: DenseRows, wanted: Wanted | Everything, steps: jax.Array) -> DenseRows:
         rows = kept.rows if isinstance(wanted, Everything) else self.layout.take(kept.rows, wanted.classes)
         return DenseRows(rows, None)
 
@@ -204,18 +235,22 @@ class Dense:
         taken: DenseRows,
         wanted: Wanted | Everything,
         gradient: jax.Array,
+        touched: jax.Array,
         after_step: AfterStep,
     ) -> DenseRows:
+        """All rows after a step. gradient [R, d] and touched [R]: of the wanted ones."""
         num_rows = self.layout.num_rows
-        touched = jnp.ones(num_rows, bool)
         if isinstance(wanted, Wanted):
-            touched = jnp.zeros(num_rows, bool)
             gradient = self.layout.put(jnp.zeros_like(kept.rows), wanted.classes, gradient)
-            touched = self.layout.put(touched, wanted.classes, jnp.ones(len(wanted.classes), bool))
+            touched = self.layout.put(jnp.zeros(num_rows, bool), wanted.classes, touched)
+        touched = jnp.broadcast_to(touched, num_rows)
         updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
         rows, n = kept.rows + updates, self.layout.num_classes
         rows = rows.at[:n].set(after_step(rows[:n], touched[:n]))  # without padding
         return DenseRows(jax.lax.with_sharding_constraint(rows, self.layout.sharding), opt_state)
+
+    def put(self, kept: DenseRows, wanted: Wanted | Everything, stepped: Any, moves: jax.Array) -> DenseRows:
+        return jax.tree.map(lambda new, old: jnp.where(moves, new, old), stepped, kept)
 
 
 def make(

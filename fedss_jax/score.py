@@ -54,7 +54,7 @@ def read_class_matrix(setup: Setup) -> np.ndarray | None:
     """W [n, d] of the run that the encoder is from; None if retrieval is all that can be scored."""
     dataset, path = setup.dataset, Path(setup.config.init_from).with_name("class_matrix.npy")
     expected = (dataset.num_classes, setup.config.model.dim)
-    found = np.load(path) if path.exists() else None
+    found = weights.read_array(path) if path.exists() else None
     if found is not None and found.shape == expected:
         return found
     if dataset.task == "classification":

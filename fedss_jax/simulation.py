@@ -15,9 +15,11 @@ from jax.sharding import Mesh
 
 from fedss_jax import centralized, data, feed, hosts, models, packing, parallel, parts, weights
 from fedss_jax.client import LocalTraining
-from fedss_jax.config import check_population, fit_to_population, resolve
+from fedss_jax.config import check_population, check_room, fit_to_population, resolve
 from fedss_jax.crew import Together
 from fedss_jax.data.partition import make_population
+from fedss_jax.defence import UNCLIPPED
+from fedss_jax.faults import NO_FAULTS, Faults
 from fedss_jax.losses import cosine_logits
 from fedss_jax.round import Packing, Round, draw_cohort, make_round
 from fedss_jax.rows import Dense, Layout
@@ -38,10 +40,16 @@ class Setup(NamedTuple):
     server: Server
     training: LocalTraining
     packing: Packing | None  # None: nobody is federated
+    faults: Faults
     kind: Round
     init_key: jax.Array  # of the model
     root_key: jax.Array  # of everything else
     notes: list[str]  # worth telling before it begins
+
+    @property
+    def counts_clients(self) -> bool:
+        """Whether what becomes of clients is worth telling, even if all goes well."""
+        return self.faults != NO_FAULTS or self.server.clipping != UNCLIPPED
 
     @property
     def inputs(self) -> feed.Inputs:
@@ -81,7 +89,28 @@ def prepare(config: ml_collections.ConfigDict, mesh: Mesh) -> Setup:
     hosts.wait_for_all("data")
     hosts.check_same("a config", config.to_json(sort_keys=True), jax.__version__)
     hosts.check_same("data", dataset.num_classes, dataset.train.labels, dataset.test.labels, *dataset.clients)
-    return set_up(config, dataset, mesh)
+    setup = set_up(config, dataset, mesh)
+    check_room(config, memory_needs(setup), feed.memory_of(mesh))
+    return setup
+
+
+def memory_needs(setup: Setup) -> dict[str, float]:
+    """Bytes on a device that single keys of the config ask for, at the least."""
+    config, layout, dataset = setup.config, setup.server.rows.layout, setup.dataset
+    encoder = 4.0 * models.count_parameters(setup.abstract_state.encoder)
+    example = 4.0 * np.prod(parts.input_shape(dataset), dtype=float)
+    stored = feed.size_in_bytes(dataset.train.images) / len(dataset.train)
+    batch, updates = config.client.batch_size, config.centralized.updates_per_round
+    needs = {
+        "model.dim": 2 * 4.0 * layout.share * config.model.dim,  # W, and its change
+        "model.options": 2 * encoder,
+        "eval.batch_size": example * config.eval.batch_size / setup.mesh.size,
+    }
+    if setup.packing is None:
+        streamed = updates * batch * stored if setup.residency != "device" else 0.0
+        return needs | {"client.batch_size": example * batch, "centralized.updates_per_round": streamed}
+    cut = "client.part_size" if config.client.part_size else "client.batch_size"
+    return needs | {cut: example * setup.training.part_size * setup.packing.lanes}
 
 
 def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> Setup:
@@ -104,15 +133,16 @@ def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> S
         num_classes=dataset.num_classes,
     )
     init_key, root_key = jax.random.split(jax.random.key(config.seed))
-    places = None
+    places, faults = None, NO_FAULTS
     if method.federated:
         layout = Layout(mesh, dataset.num_classes, parts.shards_rows(config, method, dataset.num_classes, mesh))
         if layout.sharded and method.requests_all:
             training = dataclasses.replace(training, crew=Together(layout))
         server = parts.make_federated_server(config, method, layout)
         effort = models.count_effort(model, parts.input_shape(dataset))
-        training, places = lay_out(fitted, training, effort, population, root_key, residency, mesh)
-        kind = make_round(training, server, places, mesh)
+        faults = parts.make_faults(config)
+        training, places = lay_out(fitted, training, effort, faults, population, root_key, residency, mesh)
+        kind = make_round(training, server, places, mesh, faults)
     else:
         updates = config.centralized.updates_per_round
         updates = updates or centralized.updates_per_round(population, clients_per_round, training)
@@ -127,6 +157,7 @@ def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> S
             f"optax.{config.server.optimizer} with these options moves all {dataset.num_classes:,} rows of W in every"
             " round; sgd with momentum moves only those that are asked for"
         )
+    notes += parts.fault_notes(config, method)
     if empty_clients:
         notes.append(f"{empty_clients} clients hold no examples and were left out")
     return Setup(
@@ -140,6 +171,7 @@ def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> S
         server=server,
         training=training,
         packing=places,
+        faults=faults,
         kind=kind,
         init_key=init_key,
         root_key=root_key,
@@ -164,6 +196,7 @@ def lay_out(
     config: ml_collections.ConfigDict,
     training: LocalTraining,
     effort: packing.Effort,
+    faults: Faults,
     population: Clients,
     root: jax.Array,
     residency: str,
@@ -185,6 +218,6 @@ def lay_out(
     training = dataclasses.replace(training, part_size=part_size)
     layout = Packing(config.clients_per_round, lanes)
     if residency != "device":
-        draw = partial(draw_cohort, training, layout, mesh, population, root)
+        draw = partial(draw_cohort, training, layout, faults, mesh, population, root)
         layout = layout._replace(places=packing.most_places(jax.vmap(lambda r: draw(r).taken), config.rounds))
     return training, layout

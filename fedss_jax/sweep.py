@@ -2,14 +2,13 @@
 
 A config file that has `sweep(add)` calls `add(method="fedss", num_negatives=5, seed=0)` for each cell; the names are
 config keys. Cells that differ only in their seed make one row of the table. Started again, a sweep runs only what is
-not done: a cell is done once its folder has a summary.json.
+not done, and goes on where a cell was: it is done once its folder has a summary.json.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import fcntl
 import json
 import os
 import queue
@@ -17,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fedss_jax import command_line
+from fedss_jax import command_line, lock
 from fedss_jax.config import resolve
 from fedss_jax.metrics import refuse_another_run, say
 from fedss_jax.report import paper, sweep_page, tables
@@ -64,7 +63,10 @@ def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
 
     def add(**settings: Any) -> None:
         changed = config.copy_and_resolve_references()
-        changed.update_from_flattened_dict(settings)
+        try:
+            changed.update_from_flattened_dict(settings)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"sweep(add) of {config_file.__file__} adds {settings}: {error}; correct it") from None
         cells.append(Cell(settings, resolve(changed).to_dict()))
 
     config_file.sweep(add)
@@ -131,17 +133,20 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
 def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
     """Runs a cell unless it is done. Returns what went wrong, if anything did; its output is in log.txt."""
     folder.mkdir(parents=True, exist_ok=True)
-    with claimed(folder) as claim:
+    # A sweep that is killed leaves its runs behind. As long as one works, the next sweep waits for it here; and a run
+    # that it starts gets the lock from it.
+    with lock.take(folder, wait=True) as held:
         if is_done(folder):
             return None
         settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]
-        with (folder / "log.txt").open("w") as log:
+        with (folder / "log.txt").open("a") as log:
             process = subprocess.Popen(
                 [*command, *settings, f"--workdir={folder}"],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[claim],
+                pass_fds=[held.fileno()],
+                env=os.environ | lock.for_child(held),
             )
             if cores:
                 # A run that has a core to itself gets more done than two runs that share two.
@@ -156,18 +161,6 @@ def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) 
 
 def is_done(folder: Path) -> bool:
     return (folder / "summary.json").exists()
-
-
-@contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[int]:
-    """The folder to ourselves; the run inherits the claim.
-
-    A sweep that is killed leaves its runs behind. As long as one works, the next sweep waits for it here instead of
-    starting it a second time in the same folder.
-    """
-    with (folder / ".claim").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
 
 
 class Overall:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,91 +14,214 @@ import numpy as np
 from fedss_jax import command_line, hosts, models, weights
 from fedss_jax.analysis import findings
 from fedss_jax.boards import check_wandb
-from fedss_jax.dispatch import Dispatcher, compile_rounds
+from fedss_jax.checkpoint import Checkpoints
+from fedss_jax.command_line import to_go_on
+from fedss_jax.config import may_change, resolve
+from fedss_jax.digest import digest
+from fedss_jax.dispatch import IN_FLIGHT, Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
 from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.feed import size_in_bytes
-from fedss_jax.metrics import Progress, Workdir, say
+from fedss_jax.interrupt import Interruption
+from fedss_jax.metrics import SHOWN, Progress, Workdir, finished_run, refuse_fewer_rounds, say, writable
 from fedss_jax.report import curves, run_page
 from fedss_jax.report import summary as report
 from fedss_jax.round import RoundStats
-from fedss_jax.simulation import Setup, build
-from fedss_jax.types import UserError
+from fedss_jax.simulation import Setup, Simulation, build
+from fedss_jax.types import ServerState, UserError
 
 FILES = ("config.json", "metrics.jsonl", "summary.json", "curves.png", "encoder.safetensors", "class_matrix.npy")
 
 
-def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int) -> dict[str, float]:
-    """A round's sums as means; bytes are of float32 parameters, for a mean client."""
-    scalars = {"train/loss": float(stats.loss / stats.examples)}
-    clients = int(stats.clients)
-    if clients:  # nothing travels where nobody is federated
-        rows = int(stats.requested) / clients
-        sent = 4.0 * (encoder_parameters + rows * dim)
-        scalars |= {"comm/classes": rows, "comm/bytes_down": sent, "comm/bytes_up": sent}
+def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int, counts: bool = False) -> dict[str, float]:
+    """A round's sums as means; bytes are of float32 parameters, for a mean client of those that were chosen.
+
+    Without anybody's update there is no loss. counts: whether to say what became of the clients where all went well.
+    """
+    scalars = {"train/loss": float(stats.loss / stats.counted)} if stats.counted else {}
+    clients = stats.clients
+    if clients is None:  # nothing travels where nobody is federated
+        return scalars
+    chosen, reported = int(clients.chosen), int(clients.reported)
+    down, up = int(clients.received) / chosen, int(clients.returned) / chosen
+    scalars |= {
+        "comm/classes": down,
+        "comm/bytes_down": 4.0 * (encoder_parameters + down * dim),
+        "comm/bytes_up": 4.0 * (encoder_parameters * (reported / chosen) + up * dim),
+    }
+    if clients.counted:
+        scalars["clients/update_norm"] = float(clients.norm)
+    if counts or clients.non_finite or not stats.steps:
+        for name in ("chosen", "dropped", "late", "non_finite", "clipped", "counted"):
+            scalars[f"clients/{name}"] = int(getattr(clients, name))
+        scalars["server/steps"] = int(stats.steps)
+    if clients.bound:
+        scalars["server/clip_norm"] = float(clients.bound)
     return scalars
 
 
-def stop_if_diverged(round: int, loss: float, learning_rate: float) -> None:
+def stop_if_diverged(round: int, stats: RoundStats, learning_rate: float) -> None:
+    """If the loss is not a number, or nobody's update is, without anybody having spoilt it."""
+    clients, loss = stats.clients, float(stats.loss)
+    if clients is not None and clients.broken and not clients.counted:
+        loss = float("nan")
     if not np.isfinite(loss):
         raise UserError(
             f"the training loss of round {round} is {loss}; lower client.learning_rate, which is {learning_rate}"
         )
 
 
-def evaluated_rounds(rounds: int, every: int) -> list[int]:
-    """Every so many rounds, and at the end."""
-    return [*range(every, rounds, every), rounds]
+@dataclasses.dataclass
+class SoFar:
+    """What is known of a run's rounds, those before an interruption included. A checkpoint keeps it."""
+
+    start: dict[str, float]  # scores before the first round
+    last: dict[str, float]  # scalars of the last round
+    examples: int = 0
+    slots: int = 0
+    bytes: float = 0.0  # that a mean client received and sent
+    seconds: float = 0.0
+    seconds_compiling: float = 0.0
+    seconds_training: float = 0.0
+    seconds_waiting_for_data: float = 0.0
+
+    def add(self, stats: RoundStats, scalars: dict[str, float]) -> None:
+        self.last = scalars
+        self.examples += int(stats.examples)
+        self.slots += int(stats.slots)
+        self.bytes += scalars.get("comm/bytes_down", 0.0) + scalars.get("comm/bytes_up", 0.0)
+
+    @property
+    def score(self) -> float | None:
+        """By which the best checkpoint is chosen, if the last round was evaluated."""
+        return next((self.last[name] for name in SHOWN if name in self.last), None)
+
+
+def every(cadence: int, rounds: int) -> set[int]:
+    """Rounds with something that is due every so many, and at the end; 0: only at the end."""
+    return {*(range(cadence, rounds, cadence) if cadence else ()), rounds}
 
 
 def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
-    """Runs the config and returns its summary. The folder gets all that the run leaves behind."""
-    began = time.perf_counter()
+    """Runs the config, or what is left of it, and returns its summary. The folder gets all that the run leaves behind.
+
+    A signal ends it by SystemExit, with all that was done saved.
+    """
+    config = resolve(config)
     check_wandb(config.wandb)
+    if (summary := finished_already(config, Path(workdir))) is not None:
+        return summary
+    began = time.perf_counter()
     simulation = build(config)
-    setup = simulation.setup
-    config, dataset = setup.config, setup.dataset
+    setup, inputs = simulation.setup, simulation.inputs
+    config = setup.config
     encoder_parameters = models.count_parameters(simulation.state.encoder)
     describe(setup, encoder_parameters)
 
     compile_began = time.perf_counter()
-    state, inputs = simulation.state, simulation.inputs
-    compile_traced = compile_rounds(setup.kind, state, setup.abstract_stored, inputs, config.rounds_per_dispatch)
+    compile_traced = compile_rounds(
+        setup.kind, simulation.state, setup.abstract_stored, inputs, config.rounds_per_dispatch
+    )
     # Only now: what cannot run leaves nothing behind.
-    folder = Workdir(workdir, config.to_dict(), config.wandb, writes=hosts.is_first())
-    say("compiling the round")
-    run = compile_traced()
-    compile_seconds = time.perf_counter() - compile_began
+    with (
+        Workdir(workdir, config.to_dict(), config.wandb, hosts.is_first(), may_change(config)) as folder,
+        Checkpoints(
+            folder.path / "checkpoints",
+            setup.server.rows.layout,
+            setup.root_key,
+            keep=config.checkpoint.keep,
+            on_error=config.checkpoint.on_error,
+        ) as checkpoints,
+        Interruption() as interruption,
+    ):
+        say("compiling the round")
+        run = compile_traced()
+        compile_seconds = time.perf_counter() - compile_began
 
-    start = simulation.evaluate(state)
-    folder.write(0, start)
-    progress = Progress(config.rounds, config.eval.every)
-    progress.update(0, start)
+        state, done, so_far = begin(simulation, folder, checkpoints)
+        began -= so_far.seconds
+        so_far.seconds_compiling += compile_seconds
+        progress = Progress(config.rounds, config.eval.every)
+        progress.update(done, so_far.last)
 
-    sent: list[float] = []  # bytes a mean client receives and sends, round by round
-    examples = slots = 0
-    training_seconds, tick = 0.0, time.perf_counter()
-    with simulation.feed as feed:
-        dispatcher = Dispatcher(run, state, feed, inputs, config.rounds_per_dispatch)
-        for until in evaluated_rounds(config.rounds, config.eval.every):
-            for round, stats in dispatcher.run_to(until):
-                scalars = round_scalars(stats, encoder_parameters, config.model.dim)
-                stop_if_diverged(round, scalars["train/loss"], config.client.learning_rate)
-                sent.append(scalars.get("comm/bytes_down", 0.0) + scalars.get("comm/bytes_up", 0.0))
-                examples, slots = examples + int(stats.examples), slots + int(stats.slots)
-                if round == until:
-                    training_seconds += time.perf_counter() - tick
-                    scalars |= simulation.evaluate(dispatcher.state)
-                    tick = time.perf_counter()
-                folder.write(round, scalars)
-                progress.update(round, scalars)
-    progress.close()
+        evaluated = every(config.eval.every, config.rounds)
+        saved = every(config.checkpoint.every, config.rounds)
+        with simulation.feed as feed:
+            stop = hosts.Stop(interruption.came, IN_FLIGHT)
+            dispatcher = Dispatcher(run, state, feed, inputs, config.rounds_per_dispatch, done=done, stop=stop)
+            dispatcher.seconds_waiting_for_data = so_far.seconds_waiting_for_data
+            for until in sorted(round for round in evaluated | saved if round > done):
+                tick = time.perf_counter()
+                for done, stats in dispatcher.run_to(until):
+                    stop_if_diverged(done, stats, config.client.learning_rate)
+                    scalars = round_scalars(stats, encoder_parameters, config.model.dim, setup.counts_clients)
+                    so_far.add(stats, scalars)
+                    if done in evaluated:
+                        so_far.seconds_training += time.perf_counter() - tick
+                        scalars |= simulation.evaluate(dispatcher.state)
+                        tick = time.perf_counter()
+                    folder.write(done, scalars)
+                    progress.update(done, scalars)
+                so_far.seconds_training += time.perf_counter() - tick
+                so_far.seconds = time.perf_counter() - began
+                so_far.seconds_waiting_for_data = dispatcher.seconds_waiting_for_data
+                if done in saved or dispatcher.stopped:
+                    checkpoints.save(done, dispatcher.state, so_far.score, dataclasses.asdict(so_far), folder.sync)
+                if dispatcher.stopped:
+                    progress.close()
+                    stop_here(done, config.rounds, checkpoints, workdir, interruption.exit_code)
+        progress.close()
+        return finish(setup, dispatcher.state, folder, checkpoints, so_far, encoder_parameters, began)
 
-    trained = dispatcher.state
-    if folder.writes:
-        weights.save(folder.path / "encoder.safetensors", trained.encoder)
+
+def begin(simulation: Simulation, folder: Workdir, checkpoints: Checkpoints) -> tuple[ServerState, int, SoFar]:
+    """Where the run in the folder was, or at the start: the state, the rounds that are done, and what is known."""
+    rounds = simulation.setup.config.rounds
+    if not checkpoints.rounds():
+        folder.begin()
+        start = simulation.evaluate(simulation.state)
+        folder.write(0, start)
+        return simulation.state, 0, SoFar(start, start)
+    jax.tree.map(lambda array: array.delete(), simulation.state)  # there may be no room for two
+    found = checkpoints.restore(simulation.setup.abstract_state)
+    if found.round > rounds:
+        refuse_fewer_rounds(folder.path, rounds, found.round)
+    folder.begin(found.round)
+    say(f"going on after round {found.round} of {rounds}, from {checkpoints.folder / str(found.round)}")
+    return found.state, found.round, SoFar(**found.about)
+
+
+def stop_here(done: int, rounds: int, checkpoints: Checkpoints, workdir: str, exit_code: int) -> None:
+    checkpoints.wait()
+    saved = max(checkpoints.rounds(), default=0)
+    say(f"stopped after round {done} of {rounds}; saved up to round {saved}. To go on:\n{to_go_on(workdir)}")
+    raise SystemExit(exit_code)
+
+
+def finished_already(config: ml_collections.ConfigDict, path: Path) -> dict[str, Any] | None:
+    """The summary, and a word on it, if there is nothing left to do. config: resolved."""
+    summary = finished_run(path, config.to_dict(), may_change(config)) if hosts.is_first() else None
+    if not hosts.of_first(summary is not None):
+        return None
+    if summary:
+        say(f"{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
+    say(f"the run in {path} is finished; raise rounds to go on, or delete the folder to start anew")
+    return summary or {}
+
+
+def finish(
+    setup: Setup,
+    trained: ServerState,
+    folder: Workdir,
+    checkpoints: Checkpoints,
+    so_far: SoFar,
+    encoder_parameters: int,
+    began: float,
+) -> dict[str, Any]:
+    """What is left behind of a run whose rounds are done."""
+    config, dataset = setup.config, setup.dataset
     # By all processes, as the devices of all take part; then one of them writes.
-    learnt = class_matrix(setup.server.rows, trained.rows, trained.round)
+    learnt = class_matrix(setup.server.rows, trained.rows, trained.steps)
     embed = make_embed(setup.model, dataset.transform, setup.mesh, config.eval.batch_size)
     found = findings.find(dataset, lambda images, rows: embed(trained.encoder, images, rows), learnt)
     summary = {
@@ -109,23 +234,27 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         "num_classes": dataset.num_classes,
         "encoder_parameters": encoder_parameters,
         "dim": config.model.dim,
-        "start": start,
-        "final": scalars,
+        "start": so_far.start,
+        "final": so_far.last,
+        "state_digest": digest(setup.server.rows.layout, trained),
         "residency": setup.residency,
         "devices": f"{jax.device_count()} {jax.default_backend()}",
         "jax": jax.__version__,
         "seconds": time.perf_counter() - began,
-        "seconds_compiling": compile_seconds,
-        "seconds_training": training_seconds,
-        "seconds_waiting_for_data": dispatcher.seconds_waiting_for_data,
-        "rounds_per_second": config.rounds / training_seconds,
-        "real_share_of_slots": examples / slots,
-        "bytes_per_client_per_round": float(np.mean(sent)),
+        "seconds_compiling": so_far.seconds_compiling,
+        "seconds_training": so_far.seconds_training,
+        "seconds_waiting_for_data": so_far.seconds_waiting_for_data,
+        "rounds_per_second": config.rounds / so_far.seconds_training,
+        "real_share_of_slots": so_far.examples / max(so_far.slots, 1),
+        "bytes_per_client_per_round": so_far.bytes / config.rounds,
     }
+    checkpoints.wait()
     if folder.writes:
-        np.save(folder.path / "class_matrix.npy", learnt)
-        findings.write(folder.path, found, dataset.test.images)
-        leave(folder, setup, summary)
+        with writable(folder.path):
+            weights.save(folder.path / "encoder.safetensors", trained.encoder)
+            np.save(folder.path / "class_matrix.npy", learnt)
+            findings.write(folder.path, found, dataset.test.images)
+            leave(folder, setup, summary)
     return summary
 
 
@@ -136,6 +265,8 @@ def leave(folder: Workdir, setup: Setup, summary: dict[str, Any]) -> None:
     curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
     page = run_page.write(folder.path)
     say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
+    if told := report.attendance(curves.read(folder.path)):
+        say(told)
     say(f"{page} shows it all; {folder.path} also has {', '.join(FILES)}")
 
 

@@ -19,6 +19,10 @@ Params = Any  # a tree of arrays, as Flax gives it
 class UserError(Exception):
     """Something the person at the keyboard can mend. The message is one line: value, limit, remedy."""
 
+    def __init__(self, message: str):
+        # A name from someone's disk may have a line's end in it.
+        super().__init__("\\n".join(message.splitlines()))
+
 
 class MissingData(UserError):
     """A data set that is not on this machine."""
@@ -90,9 +94,11 @@ class Transform(NamedTuple):
 
 class ServerState(NamedTuple):
     round: jax.Array  # [] int32, rounds done
+    steps: jax.Array  # [] int32, steps that the server took: in a round that nothing came of, it takes none
     encoder: Params
     opt_state: Any  # of the encoder's optimizer
     rows: Any  # W, and what its optimizer keeps of it: see rows.py
+    bound: jax.Array | None = None  # [] on the length of updates, where it moves: see defence.py
 
 
 class Images(Protocol):

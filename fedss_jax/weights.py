@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,12 +26,21 @@ DENSE = {"kernel": "weight", "bias": "bias"}  # torchvision's names of what a de
 Arrays = dict[str, np.ndarray]  # by name, such as block_1/project/kernel
 
 
-def save(path: str | Path, params: Params) -> None:
-    """The file is there whole or not at all."""
-    path = Path(path)
-    arrays = {name: np.ascontiguousarray(array) for name, array in flatten_dict(params, sep="/").items()}
+def save(path: str | Path, params: Params, about: Mapping[str, str] = MappingProxyType({})) -> None:
+    """The file is there whole or not at all. about: what else to say in its header."""
+    write(Path(path), flatten_dict(params, sep="/"), {**METADATA, **about})
+
+
+def write(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     partial = path.with_name(path.name + ".partial")
-    safetensors.numpy.save_file(arrays, partial, METADATA)
+    try:
+        safetensors.numpy.save_file(contiguous, partial, dict(metadata))
+    except safetensors.SafetensorError as error:  # which also says in this way that the disk is full
+        raise OSError(errno.EIO, str(error)) from None
+    umask = os.umask(0)
+    os.umask(umask)
+    partial.chmod(0o666 & ~umask)  # as other files are; safetensors lets nobody else read its own
     os.replace(partial, path)
 
 
@@ -105,8 +117,8 @@ def read(path: Path) -> Arrays:
             f' safetensors.torch.save_file(torch.load("{path.name}"), "{path.stem}.safetensors")'
         )
     if path.suffix not in (".safetensors", ".npz"):
-        raise UserError(f"{path} must be a .safetensors or an .npz file; save it as one of them")
-    if not path.is_file():
+        raise UserError(f"{path} must be a .safetensors or an .npz file; save it as one of them, or correct init_from")
+    if not os.path.isfile(path):
         raise UserError(
             f"{path} is not a file; correct init_from, make one with configs/pretrain.py, or start at random with"
             " --config.init_from="
@@ -127,6 +139,15 @@ def read(path: Path) -> Arrays:
             if not np.isfinite(arrays[name]).all():
                 raise UserError(f"{name} in {path} is not finite (NaN or infinite) in float32; take a sound file")
     return arrays
+
+
+def read_array(path: Path) -> np.ndarray:
+    """A .npy file, such as the class matrix that a run leaves."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} cannot be read ({reason}); copy or make it again") from None
 
 
 def from_torchvision(path: Path, stored: Arrays, expected: Arrays) -> Arrays:

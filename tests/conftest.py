@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedss_jax import server
+from fedss_jax import parallel, server
 from fedss_jax.data.augment import UNCHANGED
 from fedss_jax.data.partition import make_population
 from fedss_jax.losses import cosine_logits, normalize
@@ -55,6 +55,12 @@ def ragged_dataset() -> Dataset:
     images = rng.normal(size=(len(labels), FEATURES)).astype(np.float32)
     examples = Examples(images, labels.astype(np.int32))
     return Dataset("ragged", "classification", CLASSES, examples, clients, examples, UNCHANGED)
+
+
+@pytest.fixture
+def one_device(monkeypatch) -> None:
+    """For whole runs in this process: to compile one for eight devices takes several times as long."""
+    monkeypatch.setattr(parallel, "make_mesh", partial(parallel.make_mesh, jax.devices()[:1]))
 
 
 @pytest.fixture

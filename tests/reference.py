@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedss_jax import sampling
-from fedss_jax.client import NEGATIVES, SHUFFLE
+from fedss_jax.client import FAULTS, NEGATIVES, SHUFFLE
+from fedss_jax.faults import NO_FAULTS
 
 
 @cache
@@ -36,6 +37,16 @@ def draw_negatives(key, positives, n, count):
     key = jax.random.fold_in(key, NEGATIVES)
     padded = jnp.asarray(positives + [n] * (n - len(positives)))
     return [int(j) for j in jitted(sampling.negatives, 3, 5)(key, padded, len(positives), n, count, n)[:count]]
+
+
+def draw_faults(faults, root, t, members, sizes, mean, K):
+    """Who reports in time, and what each client's update is multiplied by: [chosen] each."""
+
+    def draw(t, members, sizes):
+        keys = jax.vmap(lambda k: jax.random.fold_in(sampling.client_key(root, t, k), FAULTS))(members)
+        return faults.turnout(keys, sizes, mean, K).reports, faults.spoil(keys)
+
+    return map(np.asarray, jax.jit(draw)(jnp.asarray(t), jnp.asarray(members), jnp.asarray(sizes)))
 
 
 def unit(v: np.ndarray) -> np.ndarray:
@@ -123,18 +134,22 @@ def run(
     correct_logits=True,
     margin=0.5,
     spreadout_step=0.1,
+    faults=NO_FAULTS,
+    clip_norm=math.inf,
 ):
-    """Rounds of any federated method. Returns A, W and each round's mean training loss."""
+    """Rounds of any federated method. Returns A, W and each round's mean training loss; None where no update counts."""
     A, W = np.asarray(A, np.float64), np.asarray(W, np.float64)
     n = len(W)
     velocity_A, velocity_W, mean_losses = np.zeros_like(A), np.zeros_like(W), []
     for t in range(rounds):
         clients = dataset.clients
-        members = draw_cohort(root, t, len(clients), K)
-        total = sum(len(clients[k]) for k in members)
+        members = draw_cohort(root, t, len(clients), faults.chosen(K))
+        sizes = [len(clients[k]) for k in members]
+        reports, factors = draw_faults(faults, root, t, members, sizes, np.mean([len(c) for c in clients]), K)
+        total = 0
         sum_A, sum_W, holders = np.zeros_like(A), np.zeros_like(W), np.zeros(n)
         loss, seen = 0.0, 0
-        for k in members:
+        for k, factor in zip(np.array(members)[reports].tolist(), factors[reports].tolist()):
             examples = clients[k]
             n_k = len(examples)
             key = sampling.client_key(root, jnp.asarray(t), jnp.asarray(k))
@@ -142,7 +157,7 @@ def run(
             requested, competing, correction = choose_classes(
                 method, positives, key, n, m, extra_negatives, correct_logits
             )
-            local_A, local_W = A.copy(), W.copy()
+            local_A, local_W, local_loss = A.copy(), W.copy(), 0.0
             for epoch in range(epochs):
                 order = draw_order(key, epoch, n_k, max(map(len, clients)))
                 for start in range(0, n_k, batch_size):
@@ -151,11 +166,20 @@ def run(
                     local_A, local_W, batch_loss = batch_step(
                         local_A, local_W, batch, competing, correction, scale, learning_rate
                     )
-                    loss, seen = loss + batch_loss, seen + len(batch)
-            sum_A += n_k * (A - local_A)
+                    local_loss += batch_loss
+            update_A, update_W = factor * (A - local_A), {j: factor * (W[j] - local_W[j]) for j in requested}
+            norm = math.sqrt((update_A**2).sum() + sum((row**2).sum() for row in update_W.values()))
+            if not math.isfinite(norm):
+                continue
+            shortened = min(1.0, clip_norm / norm) if norm else 1.0
+            loss, seen, total = loss + local_loss, seen + epochs * n_k, total + n_k
+            sum_A += n_k * shortened * update_A
             for j in requested:
-                sum_W[j] += n_k * (W[j] - local_W[j])
+                sum_W[j] += n_k * shortened * update_W[j]
                 holders[j] += n_k
+        if not total:
+            mean_losses.append(None)
+            continue
         divisor = np.full(n, total) if row_weighting == "cohort" else np.maximum(holders, 1)
         velocity_A = momentum * velocity_A + sum_A / total
         velocity_W = momentum * velocity_W + sum_W / divisor[:, None]

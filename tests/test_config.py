@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs import common, glyphs
 from fedss_jax import config as config_module
@@ -43,6 +44,10 @@ def test_rates_come_from_the_tuned_ones_unless_set():
         ("client.learning_rate", 0.0, "client.learning_rate is 0.0; it must be above 0"),
         ("client.learning_rate", float("nan"), "client.learning_rate is nan"),
         ("server.row_weighting", "mean", "server.row_weighting is 'mean'.*cohort, holders"),
+        ("faults.dropout", 1.5, "faults.dropout is 1.5; it is a share, from 0 to 1"),
+        ("faults.nan", float("nan"), "faults.nan is nan; it must be a finite number"),
+        ("deadline", -1.0, "deadline is -1.0; it must be at least 0"),
+        ("server.clip_norm", -1.0, "server.clip_norm is -1.0; it must be at least 0"),
     ],
 )
 def test_bad_values_are_refused(key, value, message):
@@ -50,6 +55,43 @@ def test_bad_values_are_refused(key, value, message):
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=message):
         config_module.resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("rounds", 10**9, "rounds is 1000000000; it must be at most 10000000"),
+        ("num_negatives", 10**30, "num_negatives is 10{30}; it must be below 2"),
+        ("model.options.groups", -(2**40), "model.options.groups is -1099511627776; it must be below"),
+        ("fedaws.margin", float("inf"), "fedaws.margin is inf; it must be a finite number"),
+        ("fedaws.weight", float("nan"), "fedaws.weight is nan; it must be a finite number"),
+        ("server.learning_rate", 1e-300, "server.learning_rate is 1e-300; it must be above 0, at least 1.2e-38"),
+        ("wandb", "a\nb", r"wandb is 'a\\nb'; it must be one line of UTF-8 text"),
+        ("init_from", "\udcff", "init_from is .*; it must be one line of UTF-8 text"),
+        ("client", {}, "the config has no client.batch_size; set it, or begin with configs/common.py"),
+        ("tuned", {"fedss": 3}, "client.learning_rate is not set, and none was tuned for fedss"),
+        ("eval", {"every": "often"}, "eval.every is 'often'; it must be a whole number"),
+        ("eval", {"every": True}, "eval.every is True; it must be a whole number"),
+    ],
+)
+def test_values_of_no_use_are_refused(key, value, message):
+    config = glyphs.get_config()
+    section, _, name = key.rpartition(".")
+    with config.ignore_type():
+        config_module.look_up(config, section)[name] = (
+            value if section or not isinstance(value, dict) else ConfigDict(value)
+        )
+    with pytest.raises(UserError, match=message) as caught:
+        config_module.resolve(config)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_no_device_has_room_for_is_refused():
+    config = glyphs.get_config()
+    config.model.dim = 10**9
+    config_module.check_room(config, {"model.dim": 8e9}, 8e9)
+    with pytest.raises(UserError, match="model.dim is 1000000000, which takes at least 8.0 GB on a device, but 7.0 GB"):
+        config_module.check_room(config, {"model.dim": 8e9}, 7e9)
 
 
 def test_negonly_needs_negatives():
@@ -202,3 +244,16 @@ def test_lanes_that_each_have_a_whole_w_are_no_more_than_there_is_room_for(monke
     assert lanes(full, million, Together(Layout(mesh, million, sharded=True))) == 4 * 8 * 2**30 // (3 * 256 * 2**20)
     assert lanes(full, 100 * million) == 1
     assert lanes(full, 1000) == packing.MOST_LANES == lanes(methods.posonly(), 100 * million)
+
+
+def test_shares_of_spoilt_updates_and_clients_beyond_the_population_are_refused():
+    config = glyphs.get_config()
+    config.faults.nan, config.faults.scaled = 0.6, 0.5
+    with pytest.raises(UserError, match="faults.nan and faults.scaled are 1.1 together"):
+        config_module.resolve(config)
+    config = glyphs.get_config()
+    config.clients_per_round, config.over_selection, config.num_negatives = 3, 0.5, 1
+    with pytest.raises(UserError, match="over_selection is 0.5, which chooses 5 clients a round, but the data has 4"):
+        config_module.check_population(config, make_method(config), population([1, 1, 1, 1]), 9)
+    config.over_selection = 0.3
+    config_module.check_population(config, make_method(config), population([1, 1, 1, 1]), 9)

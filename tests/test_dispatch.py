@@ -30,7 +30,7 @@ class Rounds:
         self.dispatches.append(int(count))
         numbers = np.zeros(self.most)
         numbers[: int(count)] = np.arange(int(state) + 1, int(state + count) + 1)
-        return state + count, jax.tree.map(jnp.asarray, RoundStats(*[numbers] * 5))
+        return state + count, jax.tree.map(jnp.asarray, RoundStats(*[numbers] * len(RoundStats._fields)))
 
 
 def run(rounds, until, fixed=0):
@@ -68,3 +68,17 @@ def test_streamed_rounds_go_one_at_a_time():
     rounds.several_rounds = False
     run(rounds, [5])
     assert rounds.dispatches == [1] * 5
+
+
+def test_it_goes_on_after_rounds_that_are_done_and_stops_when_it_is_told():
+    rounds, asked = Rounds(), []
+
+    def stop():
+        asked.append(len(rounds.dispatches))
+        return len(rounds.dispatches) == 3
+
+    dispatcher = Dispatcher(rounds, jnp.int32(40), rounds, (), 2, done=40, stop=stop)
+    told = [(round, float(stats.loss)) for round, stats in dispatcher.run_to(100)]
+    assert told == [(i, i) for i in range(41, 47)] and dispatcher.state == 46  # what was sent is read
+    assert dispatcher.stopped and asked == [0, 1, 2, 3]
+    assert list(dispatcher.run_to(100)) == [] and len(asked) == 4

@@ -23,7 +23,7 @@ from fedss_jax.round import Packing, make_round
 ROUNDS = 4
 
 
-def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, sharded=True, images=None):
+def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, sharded=True, images=None, **more):
     mesh = parallel.make_mesh(jax.devices()[:devices])
     method = methods.create(name, OPTIONS)
     server = make_server(mesh, method, sharded=sharded)
@@ -31,7 +31,7 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, s
     training = LocalTraining(linear_model(), method, UNCHANGED, 0.1, 4, 2, LOGITS, CLASSES, crew=crew)
     layout = Packing(K, lanes, places=60)
     kind = (
-        make_round(training, server, layout, mesh)
+        make_round(training, server, layout, mesh, **more)
         if method.federated
         else centralized.make_round(training, server, 3, mesh)
     )

@@ -18,6 +18,8 @@ NOISE = [
     | {f"{part}_{kind}": 1 / m for part in ("encoder", "class_matrix") for kind in ("l1", "relative")}
     for m in (5, 10, 20)
 ]
+# That there is no room for it would be a warning, and so an error here.
+LONG = "FedSS, faults.dropout=0.3, faults.nan=0.05, faults.scaled=0.05, server.clip_quantile=0.8"
 DRAWINGS = {
     "loss": figures.loss(HISTORY),
     "scores": figures.scores(HISTORY, {"eval/map10": "MAP@10"}),
@@ -27,6 +29,8 @@ DRAWINGS = {
     "noise": figures.gradient_noise(NOISE),
     "share": figures.layer_share({64: {100: 0.1, 10000: 0.5}, 1280: {100: 0.2, 10000: 0.9}}),
     "lines": figures.lines([Curve("a <b>", [1, 2], [0.1, 0.2], [0.01, 0.02])], x="x", y="y", about='"quoted"'),
+    "long labels": figures.lines([Curve(f"{LONG} {i}", [1], [0.1]) for i in range(4)], x="x", y="y", about="labels"),
+    "long names": figures.traffic({f"{LONG} {i}": (0.3, 0.01) for i in range(4)}),
 }
 
 

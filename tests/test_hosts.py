@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +72,6 @@ def alone(tmp_path_factory) -> dict[str, np.ndarray]:
         return dict(results)
 
 
-@pytest.mark.xdist_group("hosts")  # one worker runs what they are compared with
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_give_the_numbers_of_one(alone, tmp_path, count):
     for number, (code, printed, stderr) in enumerate(simulate(tmp_path, count)):
@@ -202,3 +203,26 @@ def test_a_launched_run_writes_once_and_agrees_with_one_process(tmp_path):
             assert together[name] == pytest.approx(value, rel=1e-3, abs=5e-3), name
     names = {path.name for path in (tmp_path / "2-0").iterdir()}
     assert {"config.json", "metrics.jsonl", "summary.json", "encoder.safetensors", "curves.png"} <= names
+
+
+def test_a_signal_at_one_process_stops_all_and_another_number_of_processes_goes_on(tmp_path):
+    labels = np.repeat(np.arange(23), 12)
+    features = np.random.default_rng(0).normal(size=(len(labels), 8)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", features=features, labels=labels, clients=np.arange(len(labels)) // 23)
+    workdir = tmp_path / "run"
+    settings = ["--config=configs/arrays.py", f"--config.data.train={tmp_path}/train.npz", f"--workdir={workdir}"]
+    several = ["--coordinator={coordinator}", "--num_processes={count}", "--process_id={number}"]
+    launched = [sys.executable, "launch.py", *settings]
+    processes = start(2, [*launched, *several, "--config.rounds=1000000"])
+    lines, deadline = workdir / "metrics.jsonl", time.monotonic() + SECONDS
+    while not (lines.exists() and lines.read_bytes().count(b"\n") > 5) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = finish(processes)
+    assert first[0] == second[0] == 143, first[2] + second[2]
+    (done,) = re.findall(r"stopped after round (\d+) of 1000000; saved up to round (\d+)", first[1])
+    assert done[0] == done[1] and lines.read_bytes().count(b"\n") == int(done[0]) + 1
+    rounds = int(done[0]) + 20
+    ((code, printed, stderr),) = finish(start(1, [*launched, f"--config.rounds={rounds}"]))
+    assert code == 0 and f"going on after round {done[0]} of {rounds}" in printed, stderr
+    assert [json.loads(line)["round"] for line in lines.read_text().splitlines()] == list(range(rounds + 1))

@@ -8,11 +8,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "fedss_jax"
 LAYERS = [
     {"types"},
-    {"chips"},
-    {"losses", "sampling", "parallel", "hosts", "lanes", "packing", "command_line", "boards"},
+    {"chips", "lock", "appending", "interrupt"},
+    {"losses", "sampling", "parallel", "hosts", "lanes", "faults", "defence", "packing", "command_line", "boards"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
     {"methods", "rows"},
-    {"crew", "server"},
+    {"crew", "server", "digest"},
+    {"checkpoint"},
     {"client"},
     {"round", "centralized", "config", "evaluate"},
     {"feed"},
@@ -20,7 +21,7 @@ LAYERS = [
     {"simulation"},
     {"finished"},
     {"analysis"},
-    {"train", "plan", "score", "sweep", "compilation"},
+    {"train", "plan", "score", "sweep", "export", "compilation"},
 ]
 
 

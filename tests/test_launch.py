@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from fedss_jax import command_line
+from fedss_jax.types import UserError
 
 ROOT = Path(__file__).parent.parent
 
@@ -133,7 +138,7 @@ def test_a_mistake_in_a_plan_is_one_line(arguments, message):
         (["--config.method=fedsgd"], "method is 'fedsgd', which does not exist; choose one of fedss"),
         (["--config.num_clients=3"], "the config has no key num_clients; "),
         (["--config.eval.evry=3"], "the config has no key eval.evry; did you mean eval.every?"),
-        (["--config.rounds=many"], "invalid literal for int"),
+        (["--config.rounds=many"], "rounds is 'many'; it must be a whole number"),
         (["--config.num_negatives=181"], "181 negatives, but of 200 classes 20 are its own and 180 remain"),
         (["--config.clients_per_round=11"], "clients_per_round is 11, but the data has 10 clients; lower it"),
         (["--config.data.name=mnist"], "data.name is 'mnist'"),
@@ -173,6 +178,47 @@ def test_a_wrong_config_file_is_one_line(config, message, tmp_path):
     done = launch(f"--config={config}", f"--workdir={tmp_path}/run")
     assert done.returncode != 0 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(:", "is not Python: line 1: invalid syntax"),
+        ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_module' "),
+        ("def get_config():\n  return 3", "returns int; it must return a ConfigDict"),
+        ("def get_config():\n  raise KeyError('x')", "fails with KeyError: 'x' .* line 2"),
+        ("get_configuration = 3", r"has no get_config\(\); add one"),
+    ],
+)
+def test_a_config_file_that_fails_is_one_line(text, message, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        command_line.parse_flags(["launch.py", f"--config={path}"])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--config.rounds=2.5", "rounds is '2.5'; it must be a whole number"),
+        ("--config.client.learning_rate=fast", "client.learning_rate is 'fast'; it must be a number"),
+        ("--config.correct_logits=perhaps", "correct_logits is 'perhaps'; it must be True or False"),
+        ("--config.model.options=8", "model.options is '8'; it must be keys and values in braces"),
+        ("--config.model.options.layers=(1,", r"model.options.layers is '\(1,'; it must be values in parentheses"),
+        ("--config.rounds", "Missing value for flag --config.rounds"),
+        ("--config.method=fed\nss", "has more than one line"),
+        ("--cofig=configs/glyphs.py", "Unknown command line flag 'cofig'. Did you mean: config"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the load_module")  # how ml_collections reads a config file
+def test_a_flag_that_cannot_be_read_is_one_line(word, message):
+    argv = ["launch.py", "--config=configs/glyphs.py", word]
+    known = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=known, sys_argv=argv)
+    with pytest.raises(UserError, match=message) as caught:
+        command_line.parse_flags(argv, known)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_no_config_is_one_line():

@@ -1,31 +1,94 @@
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import struct
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from disks import file_limit
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from fedss_jax.boards import check_wandb
-from fedss_jax.metrics import Progress, Workdir
+from fedss_jax.boards import TensorBoard, check_wandb
+from fedss_jax.metrics import Progress, Workdir, finished_run
 from fedss_jax.report import curves, summary
 from fedss_jax.types import UserError
 
 CONFIG = {"method": "fedss", "eval": {"every": 5}, "faces": ("a", "b")}
 
 
+@contextlib.contextmanager
+def begun(path, done=0):
+    with Workdir(path, CONFIG) as folder:
+        folder.begin(done)
+        yield folder
+
+
+def told(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
 def test_files_of_a_run(tmp_path):
-    folder = Workdir(tmp_path / "new" / "run", CONFIG)
-    folder.write(0, {"eval/map10": 0.1})
-    folder.write(1, {"train/loss": 2.0})
-    folder.finish({"rounds": 1})
+    with begun(tmp_path / "new" / "run") as folder:
+        folder.write(0, {"eval/map10": 0.1})
+        folder.write(1, {"train/loss": 2.0})
+        folder.finish({"rounds": 1})
     assert json.loads((folder.path / "config.json").read_text())["eval"] == {"every": 5}
-    lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [{"round": 0, "eval/map10": 0.1}, {"round": 1, "train/loss": 2.0}]
+    assert told(folder.path) == [{"round": 0, "eval/map10": 0.1}, {"round": 1, "train/loss": 2.0}]
     assert json.loads((folder.path / "summary.json").read_text()) == {"rounds": 1}
     (events,) = folder.path.glob("events.out.tfevents.*")
-    assert {p.name for p in folder.path.iterdir()} == {"config.json", "metrics.jsonl", "summary.json", events.name}
+    files = {"config.json", "metrics.jsonl", "summary.json", ".lock", events.name}
+    assert {p.name for p in folder.path.iterdir()} == files
+
+
+def test_after_a_resume_every_round_is_there_once(tmp_path):
+    with begun(tmp_path) as folder:
+        for round in range(6):
+            folder.write(round, {"train/loss": float(round)})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 6, "tra')  # by who was killed
+    with begun(tmp_path, done=3) as folder:
+        assert [line["round"] for line in told(tmp_path)] == [0, 1, 2, 3]
+        folder.write(4, {"train/loss": 9.0})
+        folder.finish({})
+    assert [line["round"] for line in told(tmp_path)] == [0, 1, 2, 3, 4]
+    assert told(tmp_path)[4]["train/loss"] == 9.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"round": 0}\n{"round": 1}\n', "ends before round 2, but the checkpoint is of round 3"),
+        ('{"round": 0}\n{"round": 2}\n{"round": 3}\n{"round": 4}\n', "line 2 of .* is not that of round 1"),
+        ('{"round": 0}\nround one\n{"round": 2}\n{"round": 3}\n', "line 2 of"),
+    ],
+)
+def test_metrics_that_lack_a_round_are_not_gone_on_with(tmp_path, content, message):
+    with begun(tmp_path):
+        pass
+    (tmp_path / "metrics.jsonl").write_text(content)
+    with Workdir(tmp_path, CONFIG) as folder, pytest.raises(UserError, match=message):
+        folder.begin(3)
+    assert (tmp_path / "metrics.jsonl").read_text() == content
+
+
+def test_numbers_wait_while_the_disk_is_full(tmp_path, capsys):
+    """A limit on the size of files stands for the full disk: the write ends in its middle, with an error."""
+    with begun(tmp_path) as folder:
+        folder.write(0, {"train/loss": 0.0})
+        size = (tmp_path / "metrics.jsonl").stat().st_size
+        with file_limit(size + 10):
+            for round in (1, 2):
+                folder.write(round, {"train/loss": float(round)})
+            with pytest.raises(OSError, match="File too large"):
+                folder.sync()
+        assert capsys.readouterr().out.count("cannot be written (File too large); its numbers wait") == 1
+        folder.write(3, {"train/loss": 3.0})
+        assert [(line["round"], line["train/loss"]) for line in told(tmp_path)] == [(i, float(i)) for i in range(4)]
+        folder.finish({})
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    assert [event.step for event in read_events(events) if event.summary.value] == [0, 1, 2, 3]
 
 
 def read_events(path):
@@ -39,16 +102,24 @@ def read_events(path):
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):
-    Workdir(tmp_path, CONFIG).finish({})
-    folder = Workdir(tmp_path, CONFIG)  # begins anew: the events of the first are gone
-    folder.write(0, {"eval/map10": 0.25})
-    folder.write(7, {"train/loss": 2.0, "eval/map10": 0.5})
-    folder.finish({})
+    with begun(tmp_path) as folder:
+        folder.finish({})
+    with begun(tmp_path) as folder:  # begins anew: the events of the first are gone
+        folder.write(0, {"eval/map10": 0.25})
+        folder.write(7, {"train/loss": 2.0, "eval/map10": 0.5})
+        folder.finish({})
     (events,) = tmp_path.glob("events.out.tfevents.*")
     told = [
         (event.step, value.tag, value.simple_value) for event in read_events(events) for value in event.summary.value
     ]
     assert told == [(0, "eval/map10", 0.25), (7, "train/loss", 2.0), (7, "eval/map10", 0.5)]
+
+
+def test_tensorboard_hears_from_which_round_a_run_goes_on(tmp_path):
+    TensorBoard(tmp_path, 7).close()
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    start = read_events(events)[1]
+    assert start.session_log.status == SessionLog.START and start.step == 8
 
 
 def test_without_the_package_weights_and_biases_says_how_to_get_it(monkeypatch):
@@ -58,14 +129,34 @@ def test_without_the_package_weights_and_biases_says_how_to_get_it(monkeypatch):
         check_wandb("mine")
 
 
-def test_the_same_config_starts_anew_and_another_is_refused(tmp_path):
-    Workdir(tmp_path, CONFIG).finish({})
-    Workdir(tmp_path, CONFIG).finish({"second": True})
+def test_another_config_is_refused_but_for_what_may_change(tmp_path):
+    with begun(tmp_path) as folder:
+        folder.finish({"rounds": 1})
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = CONFIG | {"method": "negonly", "eval": {"every": 7}}
     with pytest.raises(UserError, match=r'eval.every \(5 there, 7 here\), method \("fedss" there, "negonly" here\)'):
         Workdir(tmp_path, other)
+    with pytest.raises(UserError, match=r'config: method \("fedss" there, "negonly" here\); choose'):
+        Workdir(tmp_path, other, may_change=("eval",))
     assert before == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with Workdir(tmp_path, CONFIG | {"eval": {"every": 7}}, may_change=("eval",)) as folder:
+        folder.begin()
+    assert json.loads((tmp_path / "config.json").read_text())["eval"] == {"every": 7}
+
+
+def test_a_finished_run_is_recognised(tmp_path):
+    config = CONFIG | {"rounds": 4}
+    assert finished_run(tmp_path, config, ()) is None
+    with Workdir(tmp_path, config) as folder:
+        folder.begin()
+        assert finished_run(tmp_path / "other", config, ()) is None
+        with pytest.raises(UserError, match=f"is in use by process {os.getpid()} on"):
+            finished_run(tmp_path, config, ())
+        folder.finish({"rounds": 4})
+    assert finished_run(tmp_path, config, ()) == {"rounds": 4}
+    assert finished_run(tmp_path, config | {"rounds": 5}, ("rounds",)) is None
+    with pytest.raises(UserError, match="rounds is 3, but the run in .* has done 4"):
+        finished_run(tmp_path, config | {"rounds": 3}, ("rounds",))
 
 
 def test_an_unwritable_workdir_is_one_line(tmp_path):
@@ -73,9 +164,10 @@ def test_an_unwritable_workdir_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"workdir .*file/run cannot be written .*--workdir"):
         Workdir(tmp_path / "file" / "run", CONFIG)
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "config.json").write_text("not json")
-    with pytest.raises(UserError, match="cannot be read"):
-        Workdir(tmp_path / "odd", CONFIG)
+    for odd in ("not json", "[1]"):
+        (tmp_path / "odd" / "config.json").write_text(odd)
+        with pytest.raises(UserError, match="cannot be read"):
+            Workdir(tmp_path / "odd", CONFIG)
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys):
@@ -98,9 +190,9 @@ def test_a_bar_on_a_terminal(capsys, monkeypatch):
 
 
 def test_the_curves_are_a_picture(tmp_path):
-    folder = Workdir(tmp_path, CONFIG)
-    for round in range(4):
-        folder.write(round, {"train/loss": 3.0 - round, "eval/map10": 0.1 * round, "eval/map10_ceiling": 0.8})
+    with begun(tmp_path) as folder:
+        for round in range(4):
+            folder.write(round, {"train/loss": 3.0 - round, "eval/map10": 0.1 * round, "eval/map10_ceiling": 0.8})
     path = curves.draw(tmp_path, "a run")
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 

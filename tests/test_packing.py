@@ -14,7 +14,7 @@ LIGHT = packing.Effort(parameters=10_000, operations=2e4, traffic=4e4)  # a line
     ("sizes", "batch_size", "effort", "chosen"),
     [
         ([96, 64, 32], 32, HEAVY, 32),  # nothing is lost
-        ([100], 32, HEAVY, 8),  # 104 slots, where whole batches have 128
+        ([100], 32, HEAVY, 16),  # 112 slots, where whole batches have 128
         ([100], 32, LIGHT, 32),  # moving the parameters more often would cost more
         ([1, 2, 3], 32, HEAVY, 4),
         ([1, 2, 3], 2, HEAVY, 2),
@@ -38,19 +38,21 @@ def test_equal_clients_get_as_many_lanes_as_divide_them():
     assert packing.choose_lanes(steps, 32, 1, 32, LIGHT, "cpu") == 32
     assert packing.choose_lanes(steps, 32, 8, 32, LIGHT, "cpu") == 4
     assert packing.choose_lanes(steps, 32, 1, 4, HEAVY, "cpu") == 1
-    assert packing.choose_lanes(steps, 32, 1, 8, HEAVY, "tpu") == 16
+    assert packing.choose_lanes(steps, 32, 1, 8, HEAVY, "gpu") == 16
+    assert packing.choose_lanes(steps, 32, 1, 4, HEAVY, "tpu") == 4
 
 
 def test_a_step_that_is_large_enough_alone_gets_one_lane():
     cnn = packing.Effort(parameters=1_600_000, operations=3.4e7, traffic=3e6)
     assert packing.choose_lanes(np.full(50, 5), 50, 1, 10, cnn, "cpu") == 1
+    assert packing.choose_lanes(np.full(50, 5), 50, 1, 16, HEAVY, "tpu") == 1
 
 
 def test_what_is_asked_for_stays():
     sizes = np.array([100, 100])
     plan = dict(batch_size=32, epochs=2, clients_per_round=2, devices=1, platform="tpu")
-    assert packing.choose(sizes, HEAVY, **plan) == (8, 2)
-    assert packing.choose(sizes, HEAVY, **plan, part_size=16, lanes=1) == (16, 1)
+    assert packing.choose(sizes, HEAVY, **plan) == (16, 1)
+    assert packing.choose(sizes, HEAVY, **plan, part_size=8, lanes=2) == (8, 2)
 
 
 def test_no_more_lanes_than_there_is_room_for():
@@ -68,9 +70,9 @@ def test_one_long_client_takes_few_lanes():
 def test_ragged_cohorts_are_packed_tightly():
     rng = np.random.default_rng(0)
     sizes = np.clip(rng.lognormal(np.log(130) - 0.5, 1.0, 1000), 30, 2000).astype(int)
-    part = packing.choose_part_size(sizes, 32, HEAVY, "tpu")
+    part = packing.choose_part_size(sizes, 32, HEAVY, "gpu")
     steps = -(-sizes // part)
-    lanes = packing.choose_lanes(steps, 64, 1, part, HEAVY, "tpu")
+    lanes = packing.choose_lanes(steps, 64, 1, part, HEAVY, "gpu")
     used = slots = 0
     for _ in range(20):
         cohort = rng.choice(1000, 64, replace=False)

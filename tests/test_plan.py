@@ -59,6 +59,21 @@ def test_for_a_tpu_slice_that_is_not_here(dataset, method):
 
 
 @needs_compiler
+def test_a_hundred_times_the_classes_take_no_more_of_a_round(dataset):
+    """W lies row after row. By columns, a chip would turn its share around in every round to reach some rows."""
+    mesh = slice_of("v5e:16x16")
+    few, many = (
+        make(dataclasses.replace(dataset, num_classes=n), mesh, "v5e:16x16", **{"server.shard_rows": "yes"})
+        for n in (1_000_000, 100_000_000)
+    )
+    of_rows = many.memory.arguments["rows"]
+    assert of_rows > 50 * few.memory.arguments["rows"]
+    assert many.memory.temporaries - few.memory.temporaries < of_rows / 50
+    assert many.traffic.moved < of_rows / 10
+    assert many.traffic.seconds < 1.1 * few.traffic.seconds
+
+
+@needs_compiler
 def test_what_does_not_fit_says_how_much_it_needs_and_what_to_change(dataset):
     many = dataclasses.replace(dataset, num_classes=100_000_000)
     made = make(many, slice_of("v5e:1x1"), "v5e:1x1", **{"model.dim": 256})

@@ -19,8 +19,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from configs import arrays
 from fedss_jax.train import train
 
-pytestmark = pytest.mark.xdist_group("pages")  # one worker makes the run and the sweep
-
 ROOT = Path(__file__).parent.parent
 SCREENSHOTS = ROOT / "runs" / "screenshots"
 BROWSERS = (os.environ.get("CHROMIUM", "chromium"), "chromium-browser", "google-chrome")
@@ -241,7 +239,9 @@ def test_a_sweep_compares_its_runs_and_names_what_failed(sweep, browser):
         failed = page.locator("#failed tbody tr")
         assert failed.count() == 1 and "lower num_negatives" in failed.inner_text()
         for part in ("curves", "sizes", "parameters", "negatives", "overfitting", "confusion", "traffic"):
-            assert page.locator(f"#{part} svg").count() == (2 if part == "confusion" else 1), part
+            count = 2 if part == "confusion" else 1
+            assert page.locator(f"#{part} svg").count() == count, part
+            assert len([*(sweep.parent / "figures").glob(f"{part}*.svg")]) == count, part
         curves = page.locator("#curves figure")
         assert curves.locator("[data-toggle]").all_inner_texts() == ["FedSS, m = 6", "NegOnly, m = 4", "FullSoftmax"]
         links = page.locator("#runs a")

@@ -57,6 +57,17 @@ def test_cohort_and_holder_averages_by_hand(every_row):
 
 
 @pytest.mark.parametrize("every_row", [False, True])
+def test_a_state_lies_as_was_told_before(every_row):
+    s = server(dataclasses.replace(methods.posonly(), every_row=every_row))
+    told = s.abstract(theta())
+    layout = told.rows.rows.format.layout
+    assert layout is None if every_row else layout.major_to_minor == (0, 1)  # row after row, if only some are picked
+    for array, place in zip(jax.tree.leaves(s.start(theta())), jax.tree.leaves(told), strict=True):
+        assert array.shape == place.shape and array.sharding == place.sharding
+    assert s.start(theta()).rows.rows.format.layout.major_to_minor == (0, 1)
+
+
+@pytest.mark.parametrize("every_row", [False, True])
 def test_a_methods_own_step_comes_last_and_knows_who_was_touched(every_row):
     seen = []
 
@@ -78,7 +89,9 @@ def test_a_methods_own_step_comes_last_and_knows_who_was_touched(every_row):
 def test_momentum_goes_on_moving_rows_that_nobody_touches(every_row):
     s = server(dataclasses.replace(methods.posonly(), every_row=every_row))
     state = step(s, s.start(theta()))
-    moved = s.theta(step(s, state, NOBODY, jax.tree.map(jnp.zeros_like, COHORT))).class_matrix
+    moved = s.theta(
+        step(s, state, NOBODY, jax.tree.map(jnp.zeros_like, COHORT)._replace(weight=jnp.asarray(8.0)))
+    ).class_matrix
     np.testing.assert_allclose(moved[0], [-0.9, 0.0], rtol=1e-6)
     np.testing.assert_allclose(moved[1], [-0.25 - 0.9 * 0.25, 1.0], rtol=1e-6)
     np.testing.assert_allclose(moved[2], [1.0, 1.0])
@@ -120,3 +133,15 @@ def test_unknown_optimizers_and_options_are_refused_with_the_known_names():
         make_optimizer("server", "sgd", 0.1, {"momentum": "fast"})
     with pytest.raises(UserError, match="optax.lbfgs does not work as server.optimizer"):
         make_optimizer("server", "lbfgs", 0.1, {})
+
+
+@pytest.mark.parametrize("every_row", [False, True])
+def test_a_step_that_would_overflow_is_not_taken(every_row):
+    s = server(dataclasses.replace(methods.posonly(), every_row=every_row), learning_rate=10.0)
+    state = s.start(theta())
+    huge = COHORT._replace(rows=jnp.full((4, 2), 3e38), weight=jnp.asarray(1.0))
+    after = step(s, state, cohort=huge)
+    assert after.round == 1 and after.steps == 0
+    for new, old in zip(jax.tree.leaves(after)[2:], jax.tree.leaves(state)[2:]):
+        np.testing.assert_array_equal(new, old)
+    assert step(s, after).steps == 1

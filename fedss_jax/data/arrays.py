@@ -11,6 +11,7 @@ A part (train or test) is a .npz file or a folder of .npy files, which may be la
 from __future__ import annotations
 
 import logging
+import os
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -147,10 +148,10 @@ def _shape(inputs: np.ndarray) -> str:
 def _read(part: str, path: str) -> Table:
     """A part's arrays, if they are as they should be; those of a folder stay on disk."""
     where = Path(path).expanduser()
-    if not path or not where.exists():
+    if not path or not os.path.exists(where):
         problem = f"{path!r}, which does not exist" if path else "not set"
         raise UserError(f"data.{part} is {problem}; set it to {WHAT}")
-    arrays = _read_folder(part, where) if where.is_dir() else _read_npz(part, where)
+    arrays = _read_folder(part, where) if os.path.isdir(where) else _read_npz(part, where)
     kinds = [kind for kind in ("images", "features") if kind in arrays]
     if len(kinds) != 1 or "labels" not in arrays:
         found = ", ".join(sorted(arrays)) or "none of them"
@@ -167,7 +168,7 @@ def _read_folder(part: str, folder: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name in NAMES:
         file = folder / f"{name}.npy"
-        if file.exists():
+        if os.path.isfile(file):  # reading a pipe would never end
             try:
                 arrays[name] = np.lib.format.open_memmap(file, mode="r")
             except Exception as error:  # a damaged file raises several kinds
@@ -176,9 +177,13 @@ def _read_folder(part: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _read_npz(part: str, file: Path) -> dict[str, np.ndarray]:
-    if not zipfile.is_zipfile(file):
+    if not os.path.isfile(file) or not zipfile.is_zipfile(file):
         raise UserError(f"data.{part} is {str(file)!r}, which is no .npz file; set it to {WHAT}")
     try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > (room := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            raise ValueError(f"unpacked it has {size / 1e9:,.1f} GB, and the memory {room / 1e9:,.1f} GB")
         with np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in NAMES if name in stored}
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ def by_owner(owners: np.ndarray) -> Deal:
 def data_folder(root: str, what: str) -> Path:
     """data.root as a path, if there is such a folder; `what` says what to put there."""
     folder = Path(root).expanduser()
-    if not root or not folder.is_dir():
+    if not root or not os.path.isdir(folder):
         problem = f"{root!r}, which is no folder" if root else "not set"
         raise MissingData(f"data.root is {problem}; set it to {what}")
     return folder

@@ -36,7 +36,7 @@ def short_digest(*parts: object) -> str:
 
 def load_arrays(path: Path) -> dict[str, np.ndarray] | None:
     """What `save_arrays` wrote, or None if it is not there or damaged."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:

@@ -6,6 +6,7 @@ pictures of the Google Landmarks Dataset v2 belong to whom.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def index(*, name: str, split: str, root: str, images: str, seed: int) -> Index:
 
 def _read_tables(folder: Path, names: tuple[tuple[str, str], ...]) -> tuple[Table, Table]:
     for train, test in names:
-        if (folder / train).is_file():
+        if os.path.isfile(folder / train):
             return (
                 read_table(folder / train, ("user_id", "image_id", "class")),
                 read_table(folder / test, ("image_id", "class")),

@@ -149,8 +149,11 @@ class Records:
 
     def _files(self) -> list[object]:
         """What changes when the data set is prepared anew."""
-        described = [(self.directory / name).read_bytes() for name in ("dataset_info.json", "features.json")]
-        return [*described, *sorted((path.name, path.stat().st_size) for path in self.directory.iterdir())]
+        try:
+            described = [(self.directory / name).read_bytes() for name in ("dataset_info.json", "features.json")]
+            return [*described, *sorted((path.name, path.stat().st_size) for path in self.directory.iterdir())]
+        except OSError as error:
+            raise UserError(f"cannot read {error.filename}: {error.strerror}; prepare the data set again") from None
 
 
 def open_records(directory: Path, splits: Sequence[str], image_key: str) -> Records:

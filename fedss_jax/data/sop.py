@@ -7,6 +7,7 @@ order: by class, then by content, as TensorFlow Datasets keeps neither names nor
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,12 +87,12 @@ def _find(root: str) -> tuple[Path | None, Path | None]:
         return None, records.find_prepared(NAME, "")
     folder = Path(root).expanduser()
     for archive in (folder, folder / "Stanford_Online_Products"):
-        if (archive / TABLES[0]).is_file():
+        if os.path.isfile(archive / TABLES[0]):
             return archive, None
-    if (folder / "dataset_info.json").is_file():
+    if os.path.isfile(folder / "dataset_info.json"):
         return None, folder
-    for around in (folder / NAME, folder):
-        versions = [version for version in around.glob("*.*.*") if (version / "dataset_info.json").is_file()]
+    for around in filter(os.path.isdir, (folder / NAME, folder)):
+        versions = [version for version in around.glob("*.*.*") if os.path.isfile(version / "dataset_info.json")]
         if versions:
             return None, max(versions, key=lambda version: [int(n) for n in version.name.split(".") if n.isdigit()])
     return None, records.find_prepared(NAME, "")

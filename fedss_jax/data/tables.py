@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ class Table:
 
 def read_table(path: Path, columns: Sequence[str], delimiter: str = ",") -> Table:
     """The named columns of a file whose first line names its columns, in any order; others are ignored."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # reading a pipe would never end
+        raise UserError(f"cannot read {path}: it is not a file; correct the path")
     header = delimiter.join(columns)
     rows: list[list[str]] = []
     lines: list[int] = []

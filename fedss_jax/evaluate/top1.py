@@ -22,14 +22,14 @@ Predict = Callable[[np.ndarray, Any, jax.Array], jax.Array]
 
 
 def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
-    """predict(embeddings [N, d], what the server keeps of W, rounds so far) -> the class of the largest cosine [N].
+    """predict(embeddings [N, d], what the server keeps of W, steps so far) -> the class of the largest cosine [N].
 
     The first of equals. Every device looks through its own rows, which are brought up to date block by block.
     """
     layout = rows.layout
     size = min(block, layout.share)
 
-    def best_of_share(embeddings: jax.Array, kept: Any, round: jax.Array) -> Pair:
+    def best_of_share(embeddings: jax.Array, kept: Any, steps: jax.Array) -> Pair:
         first = layout.first()
 
         def better(i: jax.Array, best: Pair) -> Pair:
@@ -38,7 +38,7 @@ def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
             start = jnp.minimum(i * size, layout.share - size)
             part = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), kept)
             classes = first + start + jnp.arange(size)
-            unit = normalize(rows.current(part, round))
+            unit = normalize(rows.current(part, steps))
             cosine = jnp.matmul(embeddings, unit.T, precision="highest")
             cosine = jnp.where(classes < layout.num_classes, cosine, -jnp.inf)
             here, index = jnp.max(cosine, axis=1), jnp.argmax(cosine, axis=1)
@@ -50,13 +50,13 @@ def make_predict(rows: Lazy | Dense, block: int = BLOCK) -> Predict:
         return jax.tree.map(lambda a: a[None], jax.lax.fori_loop(0, -(-layout.share // size), better, nobody))
 
     @partial(jax.jit, out_shardings=NamedSharding(layout.mesh, parallel.REPLICATED))
-    def predict(embeddings: jax.Array, kept: Any, round: jax.Array) -> jax.Array:
+    def predict(embeddings: jax.Array, kept: Any, steps: jax.Array) -> jax.Array:
         kept = rows.by_row(kept)
         if layout.sharded:
             specs = parallel.REPLICATED, layout.spec, parallel.REPLICATED
-            scores, winners = layout.everywhere(best_of_share, specs, layout.spec)(embeddings, kept, round)
+            scores, winners = layout.everywhere(best_of_share, specs, layout.spec)(embeddings, kept, steps)
         else:
-            scores, winners = best_of_share(embeddings, kept, round)
+            scores, winners = best_of_share(embeddings, kept, steps)
         return jnp.take_along_axis(winners, jnp.argmax(scores, axis=0)[None], axis=0)[0]
 
     return predict

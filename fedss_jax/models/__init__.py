@@ -46,6 +46,10 @@ def factory(name: str) -> Callable[..., nn.Module]:
         found = getattr(importlib.import_module(path), attribute, None)
     except ImportError as error:
         raise UserError(f"model.name is {name!r}, but {error}; is it on PYTHONPATH?") from error
+    except Exception as error:  # whatever someone's module does when it is imported
+        raise UserError(
+            f"model.name is {name!r}, but to import {path} fails with {type(error).__name__}: {error}; correct it"
+        ) from error
     if not callable(found):
         raise UserError(f"model.name is {name!r}, but {path} has no class or function {attribute}; correct the name")
     return found
@@ -68,7 +72,10 @@ def create(
     make = factory(name)
     if dtype not in DTYPES:
         raise UserError(f"model.dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
-    accepted = inspect.signature(make).parameters
+    try:
+        accepted: Mapping[str, Any] = inspect.signature(make).parameters
+    except ValueError:  # as some built-in classes have none
+        accepted = {}
     computes_in = {"dtype": DTYPES[dtype]} if "dtype" in accepted or dtype != "float32" else {}
     try:
         module = make(dim=dim, **computes_in, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
 LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)))
 MARKERS = "os^DPvX*"
 WIDTH, HEIGHT = 5.6, 3.5  # inches; all figures have one scale, and their text can be read on a phone
+LINE = 0.2  # inches, of text
+LABEL = 32  # letters in a line of a label: two columns of them, or one and bars, have room
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,7 @@ def look(number: int) -> dict[str, Any]:
 
 def lines(curves: Sequence[Curve], *, x: str, y: str, about: str, log_x: bool = False) -> Drawing:
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(WIDTH, HEIGHT + 0.25 * (len(curves) // 2))
+        figure = svg.new_figure(WIDTH, HEIGHT + LINE * _legend_lines([curve.label for curve in curves]))
         axes = figure.subplots()
         series = [_line(axes, curve, number, x, y) for number, curve in enumerate(curves)]
         axes.set(xlabel=x, ylabel=y)
@@ -64,7 +67,7 @@ def lines(curves: Sequence[Curve], *, x: str, y: str, about: str, log_x: bool = 
 
 def _line(axes: Axes, curve: Curve, number: int, x: str, y: str) -> Series:
     style = dict(markersize=4.5, linewidth=1.6) | dict(curve.look or look(number))
-    axes.plot(curve.x, curve.y, label=curve.label, gid=f"series-{number}", **style)
+    axes.plot(curve.x, curve.y, label=_wrapped(curve.label), gid=f"series-{number}", **style)
     if len(curve.spread):
         mean, spread = np.asarray(curve.y), np.asarray(curve.spread)
         band = dict(color=style["color"], alpha=0.15, linewidth=0)
@@ -115,6 +118,17 @@ def scores(history: Sequence[Mapping[str, float]], names: Mapping[str, str]) -> 
     return Drawing(figure, "Scores over rounds", told)
 
 
+def _wrapped(label: str) -> str:
+    return "\n".join(textwrap.wrap(label, LABEL)) or label
+
+
+def _legend_lines(labels: Sequence[str]) -> int:
+    """Of two columns, filled one after the other."""
+    lines = [_wrapped(label).count("\n") + 1 for label in labels]
+    middle = -(-len(lines) // 2)
+    return max(sum(lines[:middle]), sum(lines[middle:]))
+
+
 def _legend_above(axes: Axes, columns: int) -> None:
     """Where it hides nothing."""
     axes.legend(fontsize=10, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.2)
@@ -123,9 +137,10 @@ def _legend_above(axes: Axes, columns: int) -> None:
 def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
     """What travels one way in a round, in MB: name -> encoder, rows of W."""
     with matplotlib.rc_context(svg.STYLE):
-        figure = svg.new_figure(WIDTH, 1.1 + 0.4 * len(bars))
-        axes = figure.subplots()
         names = list(bars)[::-1]
+        labels = [_wrapped(name) for name in names]
+        figure = svg.new_figure(WIDTH, 1.1 + LINE * sum(2 + label.count("\n") for label in labels))
+        axes = figure.subplots()
         encoder, rows = (np.array([bars[name][part] for name in names]) for part in (0, 1))
         place = np.arange(len(names))
         axes.barh(place, encoder, height=0.6, color=SKY, label="encoder")
@@ -142,7 +157,7 @@ def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
         )
         for i, total in enumerate(encoder + rows):
             axes.text(total, i, f" {total:,.3g} MB", va="center", fontsize=10)
-        axes.set_yticks(place, names)
+        axes.set_yticks(place, labels)
         axes.set(xlabel="MB to a client in a round", xlim=(0, 1.18 * float(np.max(encoder + rows))))
         axes.grid(visible=False, axis="y")
         _legend_above(axes, columns=2)

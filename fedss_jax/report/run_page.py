@@ -11,7 +11,7 @@ import numpy as np
 
 from fedss_jax.report import curves, figures, paper, render
 from fedss_jax.report.render import Tile
-from fedss_jax.report.summary import NAMES
+from fedss_jax.report.summary import ATTENDANCE, NAMES, sent_back, total_attendance
 
 HEADLINES = ("eval/map10", "eval/top1")  # a run has one of them
 
@@ -33,10 +33,11 @@ def write(folder: Path) -> Path:
             "confusion": render.shown(figures.confusion(counts, findings["confusion"]["names"])),
             "confusion_right": f"{np.trace(np.array(counts)) / np.sum(counts):.0%}",
         }
-    wire = traffic(summary)
+    wire, totals = traffic(summary), total_attendance(history)
     parts = [("scores", "Scores"), ("curves", "Learning")]
     if findings:
         parts += [("gallery", "What it finds"), ("map", "Map"), ("classes", "Classes"), ("confusion", "Confusion")]
+    parts += [("clients", "Clients")] if totals else []
     parts += [("traffic", "On the wire"), *([("noise", "Gradient noise")] if noise else []), ("made", "How")]
     sheet, noises = folder / "pictures.webp", figures.NOISES.items()
     return render.write(
@@ -57,6 +58,7 @@ def write(folder: Path) -> Path:
         sheet=render.picture(sheet) if findings and findings["pictures"] else "",
         traffic=render.shown(figures.traffic(wire)) if wire else None,
         traffic_note=traffic_note(summary),
+        attendance=became(totals),
         noise=[render.shown(figures.gradient_noise(noise, kind), name) for kind, name in noises] if noise else [],
         config=render.settings(config),
         times=times(summary),
@@ -125,9 +127,17 @@ def traffic_note(summary: Mapping[str, Any]) -> str:
         return ""
     saved = 1 - final["comm/bytes_down"] / _whole(summary)
     return (
-        f"A client receives {final['comm/classes']:,.0f} of {summary['num_classes']:,} rows of W and the encoder, and"
-        f" sends as much back: {saved:.1%} less than the whole model. Counted in float32 parameters."
+        f"A client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} rows of W and the encoder, and"
+        f" {sent_back(final)}: {saved:.1%} less than the whole model. Counted in float32 parameters."
     )
+
+
+def became(totals: Mapping[str, int]) -> list[list[str]]:
+    """Of a run's clients; nothing where nothing was told."""
+    if not totals:
+        return []
+    idle = ["rounds in which the server took no step", f"{totals['idle']:,} of {totals['rounds']:,}"]
+    return [*([f"clients that {words}", f"{totals[name]:,}"] for name, words in ATTENDANCE.items()), idle]
 
 
 def times(summary: Mapping[str, Any]) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 NAMES = {
@@ -28,6 +28,33 @@ def table(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+ATTENDANCE = {
+    "chosen": "were chosen",
+    "dropped": "dropped out",
+    "late": "came too late",
+    "non_finite": "sent what is not finite",
+    "clipped": "were shortened",
+    "counted": "counted",
+}
+
+
+def total_attendance(history: Iterable[Mapping[str, float]]) -> dict[str, int]:
+    """What became of all clients of a run, from its lines of metrics; nothing if none says so."""
+    told = [line for line in history if "clients/chosen" in line]
+    totals = {name: int(sum(line[f"clients/{name}"] for line in told)) for name in ATTENDANCE}
+    return totals | {"rounds": len(told), "idle": sum(not line["server/steps"] for line in told)} if told else {}
+
+
+def attendance(history: Iterable[Mapping[str, float]]) -> str:
+    """The same in a sentence."""
+    totals = total_attendance(history)
+    if not totals:
+        return ""
+    became = ", ".join(f"{totals[name]:,} {words}" for name, words in ATTENDANCE.items())
+    idle = f"; in {totals['idle']:,} the server took no step" if totals["idle"] else ""
+    return f"clients in the {totals['rounds']:,} rounds that say so: {became}{idle}"
+
+
 def costs(summary: Mapping[str, Any], dim: int) -> str:
     """What a client sends and receives, against the whole model; and the time."""
     final = summary["final"]
@@ -36,7 +63,7 @@ def costs(summary: Mapping[str, Any], dim: int) -> str:
         whole = 4 * (summary["encoder_parameters"] + summary["num_classes"] * dim)
         lines.append(
             f"a client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} classes a round:"
-            f" {final['comm/bytes_down'] / 1e6:.2f} MB, and sent as much back (the whole model: {whole / 1e6:.2f} MB)"
+            f" {final['comm/bytes_down'] / 1e6:.2f} MB, and {sent_back(final)} (the whole model: {whole / 1e6:.2f} MB)"
         )
     waiting = ""
     if summary["residency"] != "device":
@@ -46,3 +73,9 @@ def costs(summary: Mapping[str, Any], dim: int) -> str:
         f" {summary['seconds_training']:.0f} s training{waiting}, {summary['seconds_compiling']:.0f} s compiling"
     )
     return "\n".join(lines)
+
+
+def sent_back(final: Mapping[str, float]) -> str:
+    """What a mean client did, once it was done; less than it received, if not all reported."""
+    down, up = final["comm/bytes_down"], final.get("comm/bytes_up", final["comm/bytes_down"])
+    return "sent as much back" if up == down else f"sent {up / 1e6:.2f} MB back (not all did)"

@@ -13,18 +13,20 @@ import numpy as np
 from fedss_jax.report import curves, figures, paper, render, run_page, tables
 from fedss_jax.report.configs import flat
 from fedss_jax.report.figures import LOOKS, Curve
-from fedss_jax.report.render import Shown, Tile
+from fedss_jax.report.render import Tile
 from fedss_jax.report.summary import NAMES
+from fedss_jax.report.svg import Drawing
 from fedss_jax.report.tables import Row
 
 OVERLAID = 16  # lines in one figure, at most
+FIGURES = "figures"  # the folder where each is a file of its own
 
 
 class Section(NamedTuple):
     id: str
     short: str  # what a link to it says
     title: str
-    drawings: Sequence[Shown]
+    drawings: Mapping[str, Drawing]  # by their captions
 
 
 def write(workdir: Path, rows: Sequence[Row]) -> Path:
@@ -38,6 +40,7 @@ def write(workdir: Path, rows: Sequence[Row]) -> Path:
     metric = next((key for key in run_page.HEADLINES if any(key in row.scores for row in rows)), run_page.HEADLINES[0])
     titles, lines = tables.cells(rows, with_failures=False)  # they have a table of their own
     sections = draw(workdir, rows, metric, summaries)
+    save_figures(workdir / FIGURES, sections)
     failed = [[name, reason] for row in rows for name, reason in row.failed.items()]
     parts = [("scores", "Scores"), *([("failed", "Failed")] if failed else [])]
     parts += [(section.id, section.short) for section in sections]
@@ -53,7 +56,7 @@ def write(workdir: Path, rows: Sequence[Row]) -> Path:
         titles=titles,
         lines=lines,
         failed=failed,
-        figures=sections,
+        figures=[(section, shown(section)) for section in sections],
         runs=[
             {
                 "name": name,
@@ -65,6 +68,19 @@ def write(workdir: Path, rows: Sequence[Row]) -> Path:
         command=told["command"],
         config=shared_settings(workdir, done),
     )
+
+
+def shown(section: Section) -> list[render.Shown]:
+    return [render.shown(drawn, caption, toggles=bool(drawn.series)) for caption, drawn in section.drawings.items()]
+
+
+def save_figures(folder: Path, sections: Sequence[Section]) -> None:
+    """As files, for documents and papers: curves.svg, or confusion-1.svg, confusion-2.svg where there are two."""
+    folder.mkdir(exist_ok=True)
+    for section in sections:
+        for number, drawing in enumerate(section.drawings.values(), 1):
+            name = section.id if len(section.drawings) == 1 else f"{section.id}-{number}"
+            figures.save(drawing, folder / f"{name}.svg")
 
 
 def shared_settings(workdir: Path, done: Sequence[str]) -> list[list[str]]:
@@ -103,7 +119,7 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
 
     def add(id: str, short: str, title: str, drawn: Sequence[Curve], x: str, caption: str, log_x: bool = False) -> None:
         drawing = figures.lines(drawn, x=x, y=y, about=f"{title}: {y} over {x}", log_x=log_x)
-        sections.append(Section(id, short, title, [render.shown(drawing, caption, toggles=True)]))
+        sections.append(Section(id, short, title, {caption: drawing}))
 
     styled = [styled_curve(seen[row.label], row, is_paper) for row in overlaid]
     add("curves", "Curves", "Learning curves", styled, "round", "Mean over seeds; the band is one standard deviation.")
@@ -130,7 +146,7 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
         add("overfitting", "Over-fitting", "Training against test", drawn, "top-1 on training examples", caption)
     if bars := {row.label: megabytes(row, summaries) for row in overlaid if row.received}:
         caption = "What a client receives in a round, and sends back."
-        sections.append(Section("traffic", "Wire", "On the wire", [render.shown(figures.traffic(bars), caption)]))
+        sections.append(Section("traffic", "Wire", "On the wire", {caption: figures.traffic(bars)}))
     if confusions := confusion_pair(workdir, plain):
         sections.append(Section("confusion", "Confusion", "One client's classes", confusions))
     return sections
@@ -197,15 +213,15 @@ def equal_negatives(rows: Sequence[Row], metric: str) -> list[Curve]:
     return drawn
 
 
-def confusion_pair(workdir: Path, rows: Sequence[Row]) -> list[Shown]:
+def confusion_pair(workdir: Path, rows: Sequence[Row]) -> dict[str, Drawing]:
     """FedSS beside NegOnly, both with the fewest negatives, as in the paper's figure 5."""
-    found = []
+    found = {}
     for own in groups([row for row in rows if row.method in paper.SAMPLED]):
         path = workdir / own[0].done[0] / "findings.json"
         if path.exists():
             about = json.loads(path.read_text())["confusion"]
-            drawing = figures.confusion(about["counts"], about["names"], own[0].label)
-            found.append(render.shown(drawing, f"{own[0].label}: classes of client {about['client']}."))
+            caption = f"{own[0].label}: classes of client {about['client']}."
+            found[caption] = figures.confusion(about["counts"], about["names"], own[0].label)
     return found
 
 
