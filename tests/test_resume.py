@@ -173,17 +173,16 @@ def test_signals_stop_it_where_it_can_go_on(starts, whole):
             starts.wait_for(starts.trains)
             os.kill(process, number)
             assert starts.wait() == code, starts.printed()
-            (told,) = re.findall(
-                rf"^stopped after round (\d+) of {ROUNDS}; saved up to round (\d+)\. To go on:\npython (.*)$",
-                starts.printed(),
-                re.M,
-            )
-            assert told[0] == told[1] and f"--workdir={workdir}" in told[2] and "Traceback" not in starts.printed()
-            rounds.append(int(told[0]))
+            last_words = rf"^stopped after round (\d+) of {ROUNDS}; saved up to round \1\. To go on:\npython (.*)$"
+            told = re.search(last_words, starts.printed(), re.M)
+            assert told and f"--workdir={workdir}" in told[2] and "Traceback" not in starts.printed(), starts.printed()
+            rounds.append(int(told[1]))
             devices = 1  # the next goes on with another number
         starts.start(workdir)
         assert starts.wait() == 0, starts.printed()
-    assert rounds[0] < rounds[1] < ROUNDS and rounds[2] < rounds[3] < ROUNDS
+    assert (
+        rounds[0] <= rounds[1] < ROUNDS and rounds[2] <= rounds[3] < ROUNDS
+    )  # a signal may come before the next is done
     assert_same_run(same, whole)
     lines = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (other, whole)]
     for mine, theirs in zip(*lines, strict=True):
