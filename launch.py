@@ -3,7 +3,8 @@
 Stopped or killed, the same command with the same --workdir goes on.
 
 What it would take on a machine that is not here: python launch.py --config=FILE --mode=plan --topology=v5e:16x16
-What it has learnt, for others: python launch.py --mode=export --workdir=DIR [--checkpoint=best] [--export_to=DIR]
+What it has learnt, for others: python launch.py --mode=export --workdir=DIR [--checkpoint=best] [--into=DIR]
+What a checkpoint scores, and its embeddings: python launch.py --mode=eval --workdir=DIR [--checkpoint=best]
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from ml_collections import config_flags
 from fedss_jax import chips, command_line, compilation, export, hosts, plan, score, sweep, train
 from fedss_jax.types import UserError
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
-)
+try:
+    CONFIG = config_flags.DEFINE_config_file(
+        "config", None, "What to run, such as configs/glyphs.py or configs/glyphs.py:classification,smoke."
+    )
+except flags.Error as error:  # it opens a --flagfile at once
+    sys.exit(f"error: {str(error).removeprefix('ERROR:: ')}")
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "sweep", "eval", "plan", "export"],
-    "One run; every cell of the config's sweep(add); the scores of config.init_from; what a run would take; or the"
-    " model of the run in --workdir as files.",
+    "One run; every cell of the config's sweep(add); the scores of config.init_from, or of the run in --workdir; what a"
+    " run would take; or the model of the run in --workdir as files.",
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "How many runs of a sweep go at a time.", lower_bound=1)
 TOPOLOGY = flags.DEFINE_string("topology", "", f"What to plan for: {chips.EXAMPLES}; if not given, the devices here.")
@@ -36,18 +40,20 @@ COORDINATOR = flags.DEFINE_string(
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many meet there.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
 JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds until all must have come.", lower_bound=1)
-CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "What to export: last, best, or the number of a round.")
-EXPORT_TO = flags.DEFINE_string("export_to", "", "Where to; if not given, a folder export in the run's own.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "What to export or score: last, best, or the number of a round.")
+INTO = flags.DEFINE_string("into", "", "Where to; if not given, a folder in the run's own.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not given, a new folder under runs/.")
 
 
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     chips.keep_quiet()
-    if MODE.value == "export":
-        export.export(WORKDIR.value or "", CHECKPOINT.value, EXPORT_TO.value)
-        return
     config = CONFIG.value
+    if MODE.value in command_line.READ_RUNS and config is None:
+        compilation.keep()
+        read = {"export": export.export, "eval": score.score_run}[MODE.value]
+        read(WORKDIR.value or "", CHECKPOINT.value, INTO.value)
+        return
     workdir = WORKDIR.value or time.strftime(f"runs/%Y%m%d-%H%M%S-{MODE.value}-{config.method}")
     if MODE.value == "train":
         with hosts.together(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, JOIN_TIMEOUT.value):

@@ -51,11 +51,9 @@ class Checkpoints:
         self._newest = 0  # before the first round there is nothing to save
         self._writing: int | None = None  # the round that is being written
         self._scores: dict[int, float] = {}
+        self._damaged: list[int] = []
+        self._is_tidy = False
         self.shared = _is_shared(self.folder.parent)
-        if hosts.is_first() and self.folder.is_dir():
-            for left in self.folder.iterdir():  # by who was killed while writing or deleting
-                if not left.name.isdigit() and not left.name.endswith(".damaged"):
-                    shutil.rmtree(left, ignore_errors=True)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -84,12 +82,16 @@ class Checkpoints:
         sync: makes sure that all else that belongs to the round is on the disk; it may raise OSError.
         """
         self.wait()
-        if not self.shared or round == self._newest:
+        if not self.shared:
             return
         try:
             if hosts.is_first():
-                sync()
                 self.folder.mkdir(exist_ok=True)
+                self._tidy()
+            if round == self._newest:
+                return
+            if hosts.is_first():
+                sync()
             names = {name: str(array.dtype) for name, array in _flat(state).items()}
             told = {
                 **self._run,
@@ -139,7 +141,7 @@ class Checkpoints:
                     "" if digest(self._layout, state) == told["digest"] else "its bits are not those that were saved"
                 )
                 if not wrong:
-                    self._put_aside(damaged, round)
+                    self._tell(damaged, round)
                     self._newest = round
                     return Checkpoint(round, state, told["about"])
             damaged[round] = wrong or "another process could not read it"
@@ -195,13 +197,23 @@ class Checkpoints:
         if told["arrays"] != arrays or told["root_key"] != self._run["root_key"]:
             raise UserError(f"{where} was written by another version of this program or of JAX; go on with that")
 
-    def _put_aside(self, damaged: Mapping[int, str], instead: int) -> None:
+    def _tell(self, damaged: Mapping[int, str], instead: int) -> None:
+        self._damaged = list(damaged)
         for round, wrong in damaged.items():
-            aside = self.folder / f"{round}.damaged"
             say(f"warning: checkpoint {self.folder / str(round)} is damaged ({wrong}); going on from round {instead}")
-            if hosts.is_first():
-                shutil.rmtree(aside, ignore_errors=True)
-                (self.folder / str(round)).rename(aside)
+
+    def _tidy(self) -> None:
+        """Once, by who writes: others may look at a run that goes on, and must leave alone what is being written."""
+        if self._is_tidy:
+            return
+        for left in self.folder.iterdir():  # by who was killed while writing or deleting
+            if not left.name.isdigit() and not left.name.endswith(".damaged"):
+                shutil.rmtree(left, ignore_errors=True)
+        for round in self._damaged:
+            aside = self.folder / f"{round}.damaged"
+            shutil.rmtree(aside, ignore_errors=True)
+            (self.folder / str(round)).rename(aside)
+        self._is_tidy = True
 
     def _delete_old(self) -> None:
         rounds = self.rounds()

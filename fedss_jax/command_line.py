@@ -17,6 +17,7 @@ from absl import flags
 
 from fedss_jax.types import UserError
 
+READ_RUNS = ("export", "eval")  # modes that need no --config, as the run in --workdir has one
 WANTED = {  # instead of what Python says of a value
     "invalid literal for int": "a whole number",
     "could not convert string to float": "a number",
@@ -112,8 +113,10 @@ def parse_flags(argv: list[str], known: flags.FlagValues = flags.FLAGS) -> list[
         raise UserError(_wrong_value(str(error))) from None
     if len(rest) > 1:
         raise UserError(f"cannot make sense of {' '.join(rest[1:])}; options are written --name=value")
-    if not file and known.mode != "export":  # which takes the config of a run
+    if not file and known.mode not in READ_RUNS:
         load_config_file(file)
+    if file and known.mode == "export":
+        raise UserError("--mode=export takes the config of the run in --workdir; leave out --config")
     return rest
 
 

@@ -200,7 +200,7 @@ def read_config(folder: Path) -> ml_collections.ConfigDict:
     try:
         return ml_collections.ConfigDict(json.loads(path.read_text(), object_hook=_with_tuples))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
+        raise UserError(f"{path} cannot be read ({error}); name the folder of a run with --workdir") from None
 
 
 def _with_tuples(section: dict[str, Any]) -> dict[str, Any]:

@@ -5,31 +5,23 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedss_jax import parallel, simulation, weights
-from fedss_jax.checkpoint import Checkpoints
-from fedss_jax.config import read_config
+from fedss_jax import weights
 from fedss_jax.evaluate.class_rows import class_matrix
+from fedss_jax.finished import restore
 from fedss_jax.metrics import say, writable
-from fedss_jax.types import UserError
 
 
 def export(workdir: str, which: str, folder: str) -> None:
     """Writes encoder.safetensors and class_matrix.safetensors. which: checkpoint to take, last, best or its round."""
-    setup = simulation.prepare(read_config(Path(workdir)), parallel.make_mesh())
-    config, dataset, rows = setup.config, setup.dataset, setup.server.rows
-    with Checkpoints(
-        Path(workdir) / "checkpoints", rows.layout, setup.root_key, keep=config.checkpoint.keep, on_error="stop"
-    ) as checkpoints:
-        if not checkpoints.rounds():
-            raise UserError(f"{workdir} has no checkpoint to export; name the folder of a run with --workdir")
-        found = checkpoints.restore(setup.abstract_state, which)
-    learnt = class_matrix(rows, found.state.rows, found.state.steps)
+    setup, found = restore(Path(workdir), which)
+    dataset = setup.dataset
+    learnt = class_matrix(setup.server.rows, found.state.rows, found.state.steps)
     about = {
         "dataset": dataset.name,
         "task": dataset.task,
         "round": str(found.round),
         "scores": json.dumps(found.about["last"]),
-        "config": config.to_json(sort_keys=True),
+        "config": setup.config.to_json(sort_keys=True),
     }
     names = {"classes": json.dumps(list(dataset.train.names), ensure_ascii=False)} if dataset.train.names else {}
     into = Path(folder or Path(workdir) / "export")

@@ -1,18 +1,21 @@
-"""A finished run, read back from its folder: its data, its model, and what it has learnt."""
+"""A run, read back from its folder: its data, its model, and what it has learnt."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedss_jax import data, parallel, parts, weights
+from fedss_jax import data, parallel, parts, simulation, weights
+from fedss_jax.checkpoint import Checkpoint, Checkpoints
 from fedss_jax.config import read_config
 from fedss_jax.evaluate.embed import make_embed
+from fedss_jax.simulation import Setup
 from fedss_jax.types import Dataset, Images, Model, Theta, UserError
 
 
@@ -21,23 +24,34 @@ class Run(NamedTuple):
     dataset: Dataset
     model: Model
     theta: Theta
-
-    def embed(self, images: Images, rows: np.ndarray) -> np.ndarray:
-        """Unit vectors [N, d] of some rows [N] of the images."""
-        embed = make_embed(self.model, self.dataset.transform, parallel.make_mesh(), self.config.eval.batch_size)
-        return embed(self.theta.encoder, images, rows)
+    embed: Callable[[Images, np.ndarray], np.ndarray]  # unit vectors [N, d] of some rows [N] of images
 
 
 def read(folder: Path) -> Run:
     if not (folder / "summary.json").exists():
         raise UserError(f"{folder} is not the folder of a finished run: it has no summary.json")
     config = read_config(folder)
-    dataset = data.find(config.data.name, config.eval.split, parts.source_options(config))()
-    model = parts.make_model(config, dataset, parallel.make_mesh())
+    dataset, mesh = data.find(config.data.name, config.eval.split, parts.source_options(config))(), parallel.make_mesh()
+    model = parts.make_model(config, dataset, mesh)
     encoder, _ = weights.load(folder / "encoder.safetensors", model.init(jax.random.key(0)))
-    return Run(
-        config, dataset, model, Theta(encoder, jax.numpy.asarray(weights.read_array(folder / "class_matrix.npy")))
-    )
+    theta = Theta(encoder, jax.numpy.asarray(weights.read_array(folder / "class_matrix.npy")))
+    embed = make_embed(model, dataset.transform, mesh, config.eval.batch_size)
+    return Run(config, dataset, model, theta, partial(embed, theta.encoder))
+
+
+def restore(folder: Path, which: str) -> tuple[Setup, Checkpoint]:
+    """What a run's config describes, and one of its checkpoints: last, best or that of a round. It may go on yet."""
+    setup = simulation.prepare(read_config(folder), parallel.make_mesh())
+    with Checkpoints(
+        folder / "checkpoints",
+        setup.server.rows.layout,
+        setup.root_key,
+        keep=setup.config.checkpoint.keep,
+        on_error="stop",
+    ) as checkpoints:
+        if not checkpoints.rounds():
+            raise UserError(f"{folder} has no checkpoint; name the folder of a run with --workdir")
+        return setup, checkpoints.restore(setup.abstract_state, which)
 
 
 def run_command(main: Callable[[], None]) -> None:

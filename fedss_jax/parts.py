@@ -18,7 +18,7 @@ from fedss_jax.client import LocalTraining
 from fedss_jax.config import parse_options
 from fedss_jax.defence import Clipping
 from fedss_jax.evaluate import retrieval, top1
-from fedss_jax.evaluate.embed import make_embed
+from fedss_jax.evaluate.embed import Embed
 from fedss_jax.faults import Faults
 from fedss_jax.rows import Layout
 from fedss_jax.server import Server, make_optimizer, make_server
@@ -163,10 +163,9 @@ def init_state(
 
 
 def make_evaluate(
-    config: ml_collections.ConfigDict, model: Model, dataset: Dataset, server: Server, mesh: Mesh
+    config: ml_collections.ConfigDict, embed: Embed, dataset: Dataset, server: Server, mesh: Mesh
 ) -> Callable[[ServerState], dict[str, float]]:
     """evaluate(state) -> scores on the test examples, and top-1 on (a sample of) the training examples."""
-    embed = make_embed(model, dataset.transform, mesh, config.eval.batch_size)
     count = min(config.eval.max_train_examples, len(dataset.train))
     sample = np.sort(np.random.default_rng(0).choice(len(dataset.train), count, replace=False))
 

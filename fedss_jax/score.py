@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,21 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from fedss_jax import parallel, parts, simulation, weights
-from fedss_jax.evaluate.embed import make_embed
-from fedss_jax.metrics import say
+from fedss_jax import parallel, simulation, weights
+from fedss_jax.finished import restore
+from fedss_jax.metrics import say, writable, write_json
 from fedss_jax.report.summary import NAMES
 from fedss_jax.simulation import Setup
-from fedss_jax.types import Theta, UserError
+from fedss_jax.types import Examples, ServerState, Theta, UserError
 
 FILES = ("eval.json", "embeddings.npy", "labels.npy", "names.json")
+
+
+def score_run(workdir: str, which: str, into: str) -> dict[str, float]:
+    """Of a checkpoint of a run, last, best or that of a round: what `score` gives of an encoder."""
+    setup, found = restore(Path(workdir), which)
+    about = {"run": workdir, "round": found.round}
+    return _score(setup, found.state, about, Path(into or Path(workdir) / "eval"), has_classes=True)
 
 
 def score(config: ml_collections.ConfigDict, workdir: str) -> dict[str, float]:
@@ -27,7 +35,8 @@ def score(config: ml_collections.ConfigDict, workdir: str) -> dict[str, float]:
     """
     if not config.init_from:
         raise UserError(
-            "init_from is not set; name an encoder to score with --config.init_from=RUN/encoder.safetensors"
+            "init_from is not set; name an encoder to score with --config.init_from=RUN/encoder.safetensors, or leave"
+            " out --config to score a checkpoint of the run in --workdir"
         )
     setup = simulation.prepare(config, parallel.make_mesh())
     config, dataset = setup.config, setup.dataset
@@ -37,16 +46,21 @@ def score(config: ml_collections.ConfigDict, workdir: str) -> dict[str, float]:
     learnt = read_class_matrix(setup)
     rows = jnp.zeros((dataset.num_classes, config.model.dim)) if learnt is None else jnp.asarray(learnt)
     state = setup.server.start(Theta(encoder, rows))
-    scores = parts.make_evaluate(config, setup.model, dataset, setup.server, setup.mesh)(state)
-    if learnt is None:
-        scores = {name: value for name, value in scores.items() if not name.endswith("top1")}
+    return _score(setup, state, {"init_from": config.init_from}, Path(workdir), has_classes=learnt is not None)
 
-    embed = make_embed(setup.model, dataset.transform, setup.mesh, config.eval.batch_size)
-    embeddings = embed(state.encoder, dataset.test.images, np.arange(len(dataset.test)))
-    write(Path(workdir), {"init_from": config.init_from, "split": config.eval.split, **scores}, embeddings, setup)
+
+def _score(
+    setup: Setup, state: ServerState, about: Mapping[str, Any], folder: Path, *, has_classes: bool
+) -> dict[str, float]:
+    scores = setup.evaluate()(state)
+    if not has_classes:
+        scores = {name: value for name, value in scores.items() if not name.endswith("top1")}
+    test = setup.dataset.test
+    embeddings = setup.embed(state.encoder, test.images, np.arange(len(test)))
+    write(folder, {**about, "split": setup.config.eval.split, **scores}, embeddings, test)
     for name, value in scores.items():
         say(f"{NAMES.get(name, name):20} {value:.4f}")
-    say(f"{workdir} has {', '.join(FILES)}: scores, and {len(embeddings):,} embeddings with their classes")
+    say(f"{folder} has {', '.join(FILES)}: scores, and {len(embeddings):,} embeddings with their classes")
     return scores
 
 
@@ -63,17 +77,11 @@ def read_class_matrix(setup: Setup) -> np.ndarray | None:
     return None
 
 
-def write(folder: Path, scores: dict[str, Any], embeddings: np.ndarray, setup: Setup) -> None:
-    test = setup.dataset.test
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "eval.json").write_text(json.dumps(scores, indent=2) + "\n")
+def write(folder: Path, scores: dict[str, Any], embeddings: np.ndarray, test: Examples) -> None:
+    write_json(folder, "eval.json", scores)
+    with writable(folder):
         np.save(folder / "embeddings.npy", embeddings)
         np.save(folder / "labels.npy", test.labels)
         classes = np.unique(test.labels).tolist()
         names = {label: test.name(label) for label in classes}
         (folder / "names.json").write_text(json.dumps(names, ensure_ascii=False, indent=0) + "\n")
-    except OSError as error:
-        raise UserError(
-            f"workdir {folder} cannot be written ({error.strerror}); choose another with --workdir"
-        ) from None

@@ -19,6 +19,7 @@ from fedss_jax.config import check_population, check_room, fit_to_population, re
 from fedss_jax.crew import Together
 from fedss_jax.data.partition import make_population
 from fedss_jax.defence import UNCLIPPED
+from fedss_jax.evaluate.embed import Embed, make_embed
 from fedss_jax.faults import NO_FAULTS, Faults
 from fedss_jax.losses import cosine_logits
 from fedss_jax.round import Packing, Round, draw_cohort, make_round
@@ -42,6 +43,7 @@ class Setup(NamedTuple):
     packing: Packing | None  # None: nobody is federated
     faults: Faults
     kind: Round
+    embed: Embed
     init_key: jax.Array  # of the model
     root_key: jax.Array  # of everything else
     notes: list[str]  # worth telling before it begins
@@ -50,6 +52,10 @@ class Setup(NamedTuple):
     def counts_clients(self) -> bool:
         """Whether what becomes of clients is worth telling, even if all goes well."""
         return self.faults != NO_FAULTS or self.server.clipping != UNCLIPPED
+
+    def evaluate(self) -> Callable[[ServerState], dict[str, float]]:
+        """A function of the state, to its scores."""
+        return parts.make_evaluate(self.config, self.embed, self.dataset, self.server, self.mesh)
 
     @property
     def inputs(self) -> feed.Inputs:
@@ -173,6 +179,7 @@ def set_up(config: ml_collections.ConfigDict, dataset: Dataset, mesh: Mesh) -> S
         packing=places,
         faults=faults,
         kind=kind,
+        embed=make_embed(model, dataset.transform, mesh, config.eval.batch_size),
         init_key=init_key,
         root_key=root_key,
         notes=notes,
@@ -188,7 +195,7 @@ def build(config: ml_collections.ConfigDict, mesh: Mesh | None = None) -> Simula
         feed=feed.make_feed(setup.dataset.train.images, setup.residency, setup.kind, setup.config.rounds, setup.inputs),
         state=state,
         inputs=parallel.replicate(setup.mesh, setup.inputs),
-        evaluate=parts.make_evaluate(setup.config, setup.model, setup.dataset, setup.server, setup.mesh),
+        evaluate=setup.evaluate(),
     )
 
 

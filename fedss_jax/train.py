@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from fedss_jax.config import may_change, resolve
 from fedss_jax.digest import digest
 from fedss_jax.dispatch import IN_FLIGHT, Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
-from fedss_jax.evaluate.embed import make_embed
 from fedss_jax.feed import size_in_bytes
 from fedss_jax.interrupt import Interruption
 from fedss_jax.metrics import SHOWN, Progress, Workdir, finished_run, refuse_fewer_rounds, say, writable
@@ -222,8 +222,7 @@ def finish(
     config, dataset = setup.config, setup.dataset
     # By all processes, as the devices of all take part; then one of them writes.
     learnt = class_matrix(setup.server.rows, trained.rows, trained.steps)
-    embed = make_embed(setup.model, dataset.transform, setup.mesh, config.eval.batch_size)
-    found = findings.find(dataset, lambda images, rows: embed(trained.encoder, images, rows), learnt)
+    found = findings.find(dataset, partial(setup.embed, trained.encoder), learnt)
     summary = {
         "command": command_line.typed(),
         "method": config.method,

@@ -204,8 +204,11 @@ def test_what_a_killed_writer_leaves_is_cleared_away(tmp_path):
     folder = tmp_path / "checkpoints"
     for left in ("2.orbax-checkpoint-tmp", "0.deleted", "7.damaged"):
         (folder / left).mkdir()
+    before = {path.name for path in folder.iterdir()}
     with opened(tmp_path, server) as checkpoints:
-        assert checkpoints.rounds() == [1]
+        assert checkpoints.rounds() == [1] and checkpoints.restore(abstract(state)).round == 1
+        assert {path.name for path in folder.iterdir()} == before  # who only reads may not be alone
+        save(checkpoints, 1, state)
     assert {path.name for path in folder.iterdir()} == {"1", "7.damaged"}
 
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs import arrays
 from fedss_jax.analysis import confusion, gradient_noise
-from fedss_jax.score import score
+from fedss_jax.score import score, score_run
 from fedss_jax.train import train
 from fedss_jax.types import UserError
 
@@ -41,6 +41,10 @@ def test_a_run_is_scored_as_it_ended(task, tmp_path):
     assert {int(label) for label in names} == set(labels.tolist())
     told = json.loads((tmp_path / "eval" / "eval.json").read_text())
     assert told["init_from"] == config.init_from and told["split"] == "test"
+
+    assert score_run(str(tmp_path / "run"), "last", str(tmp_path / "last")) == scores
+    np.testing.assert_array_equal(np.load(tmp_path / "last" / "embeddings.npy"), embeddings)
+    assert json.loads((tmp_path / "last" / "eval.json").read_text())["round"] == 3
 
     (tmp_path / "run" / "class_matrix.npy").unlink()
     if task == "retrieval":  # it needs no classes
