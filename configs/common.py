@@ -151,7 +151,7 @@ def use_smoke(config: ConfigDict) -> None:
     config.eval.batch_size = 64
     config.eval.max_train_examples = 64
     config.data.image_size, config.data.crop = 40, 32
-    config.model.options.depth = 4  # of the encoder's blocks: most of a short run is compiling
+    config.model.options.depth = 2  # of the encoder's blocks: most of a short run is compiling
 
 
 def glorot_norm(num_classes: int, dim: int) -> float:

@@ -20,12 +20,16 @@ def digest(layout: Layout, state: ServerState) -> str:
 @partial(jax.jit, static_argnums=0)
 def _sums(layout: Layout, state: ServerState) -> tuple[jax.Array, jax.Array]:
     """Sums of integers modulo 2^32, whose order does not matter; two, as 32 bits would be alike too often."""
-    by_row = jax.tree.map(lambda _: False, state)._replace(rows=jax.tree.map(layout.is_by_row, state.rows))
+    of_rows = jax.tree.leaves(state.rows)
+    by_row = [array for array in of_rows if layout.is_by_row(array)]
+    others = [*jax.tree.leaves(state._replace(rows=())), *(array for array in of_rows if not layout.is_by_row(array))]
+    # As one array, for a large encoder has hundreds of them, and a program for each takes seconds to compile.
+    together = jnp.concatenate([_bits(array).ravel() for array in others])
     first = second = jnp.zeros((), jnp.uint32)
-    for number, (array, has_padding) in enumerate(zip(jax.tree.leaves(state), jax.tree.leaves(by_row))):
-        mixed = _mix(_bits(array) ^ _mix(_places(array) + jnp.uint32(number * 0x9E3779B1 % 2**32)))
-        if has_padding:
-            counts = jax.lax.broadcasted_iota(jnp.int32, array.shape, 0) < layout.num_classes
+    for number, bits in enumerate([together, *map(_bits, by_row)]):
+        mixed = _mix(bits ^ _mix(_places(bits) + jnp.uint32(number * 0x9E3779B1 % 2**32)))
+        if number:
+            counts = jax.lax.broadcasted_iota(jnp.int32, bits.shape, 0) < layout.num_classes
             mixed = jnp.where(counts, mixed, 0)
         first, second = first + jnp.sum(mixed), second + jnp.sum(mixed * (mixed >> 15))
     return first, second

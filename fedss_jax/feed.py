@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedss_jax import chips, hosts, parallel
-from fedss_jax.data.send import send
+from fedss_jax.data.send import Blanks, send
 from fedss_jax.round import Round
 from fedss_jax.types import Clients, Images, Resident, Stored, Streamed
 
@@ -107,9 +107,10 @@ class StreamFeed(Feed):
         self._images, self._rows_of, self._rounds, self._sharding = images, rows_of, rounds, sharding
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="feed")
         self._coming: dict[int, concurrent.futures.Future[Stored]] = {}
+        self._blanks: Blanks = {}
 
     def _send(self, round: int) -> Stored:
-        return Streamed(send(self._images, self._rows_of(round), self._sharding))
+        return Streamed(send(self._images, self._rows_of(round), self._sharding, self._blanks))
 
     def stored(self, round: int) -> Stored:
         for coming in range(round, min(round + AHEAD + 1, self._rounds)):

@@ -139,7 +139,7 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
         lanes=setup.packing.lanes if setup.packing else None,
         part_size=setup.training.part_size or setup.training.batch_size,
         rounds=config.rounds,
-        streamed=cost.size_of(stored.images) if streamed else 0.0,
+        streamed=cost.size_of(stored.images) * share_with_examples(setup) if streamed else 0.0,
         work=work,
         memory=memory,
         traffic=traffic,
@@ -148,6 +148,12 @@ def make(setup: Setup, topology: str, notes: Sequence[str]) -> Plan:
         remedies=() if memory.fits else tuple(list_remedies(setup, memory)),
         notes=(*notes, *setup.notes, *unseen_classes(setup)),
     )
+
+
+def share_with_examples(setup: Setup) -> float:
+    """Of the groups of devices that train clients of their own; the others are sent nothing."""
+    groups = setup.training.crew.groups(setup.mesh) if setup.packing else 1
+    return min(1.0, setup.clients_per_round / groups)
 
 
 def describe_layout(setup: Setup) -> Iterator[str]:

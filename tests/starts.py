@@ -1,7 +1,7 @@
-"""Starts launch.py again and again without importing all of it each time: what test_resume.py kills.
+"""Starts launch.py again and again without importing all of it each time.
 
-Reads a line of JSON for each start: {"arguments": [...], "environment": {...}, "log": FILE}. Forks a process of its own
-for it before JAX has looked for devices, prints its number, and how it ended when it has.
+As a program it reads a line of JSON for each start, with the arguments of `run`. It forks a process for it before JAX
+has looked for devices, prints its number, and how it ended when it has.
 """
 
 from __future__ import annotations
@@ -10,25 +10,63 @@ import json
 import os
 import runpy
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
-import fedss_jax.plan
-import fedss_jax.score
-import fedss_jax.sweep
-import fedss_jax.train  # noqa: F401
+ROOT = Path(__file__).parent.parent
 
 
-def run(arguments, environment, log):
+class Starter:
+    """One process at a time."""
+
+    def __init__(self, **environment: str):
+        self._program = subprocess.Popen(
+            [sys.executable, __file__],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, *arguments: str, out: Path, err: Path | None = None, devices: int = 1) -> int:
+        """launch.py with these arguments. Returns the process's number. err: the same file as out if none is given."""
+        told = {
+            "arguments": arguments,
+            "environment": {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+            "out": str(out),
+            "err": str(err or out),
+        }
+        print(json.dumps(told), file=self._program.stdin, flush=True)
+        return int(self._program.stdout.readline())
+
+    def wait(self) -> int:
+        """How it ended."""
+        return int(self._program.stdout.readline())
+
+    def close(self) -> None:
+        self._program.stdin.close()
+        self._program.wait(60)
+        self._program.stdout.close()
+
+
+def run(arguments: list[str], environment: dict[str, str], out: str, err: str) -> None:
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in a shell's background have it ignored
-    with open(log, "a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for number, name in ((1, out), (2, err)):
+        with open(name, "a") as file:
+            os.dup2(file.fileno(), number)
     sys.argv = ["launch.py", *arguments]
     runpy.run_path("launch.py", run_name="__main__")
 
 
 if __name__ == "__main__":
+    import fedss_jax.plan
+    import fedss_jax.score
+    import fedss_jax.sweep
+    import fedss_jax.train  # noqa: F401
+
     for line in sys.stdin:
         number = os.fork()
         if not number:

@@ -113,6 +113,18 @@ def test_padding_is_never_read():
     assert send.gather(images, rows).tolist() == [[[5, 6], [0, 0]], [[1, 2], [3, 4]]]
 
 
+def test_a_device_without_examples_is_sent_its_padding_once():
+    images, blanks = np.arange(1, 7).reshape(3, 2), {}
+    sharding = parallel.NamedSharding(parallel.make_mesh(jax.devices()[:4]), parallel.BY_CLIENT)
+    rows = [np.array([2, -1, -1, -1, 0, 1, -1, -1]), np.array([-1, -1, -1, -1, 1, -1, 0, 2])]
+    sent = [send.send(images, of_round, sharding, blanks) for of_round in rows]
+    for found, of_round in zip(sent, rows):
+        assert np.asarray(found).tolist() == send.gather(images, of_round).tolist()
+        assert found.sharding.is_equivalent_to(sharding, 2)
+    second = [found.addressable_shards[1].data.unsafe_buffer_pointer() for found in sent]
+    assert second[0] == second[1] and set(blanks) == set(jax.devices()[:4]) - {jax.devices()[2]}
+
+
 @pytest.mark.parametrize(
     ("device", "host", "chosen"), [(1000, 1000, "device"), (399, 200, "host"), (399, 199, "disk"), (400, 1, "device")]
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from absl import flags
 from ml_collections import config_flags
+from starts import Starter
 
 from fedss_jax import command_line
 from fedss_jax.types import UserError
@@ -18,14 +18,30 @@ from fedss_jax.types import UserError
 ROOT = Path(__file__).parent.parent
 
 
-def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-    command = [sys.executable, "launch.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory) -> tuple[Path, str]:
+def launch(tmp_path_factory) -> Iterator[Callable[..., Done]]:
+    """launch.py with these arguments, to its end."""
+    starter, folder = Starter(JAX_DISABLE_MOST_OPTIMIZATIONS="0"), tmp_path_factory.mktemp("printed")
+
+    def launch(*arguments: str) -> Done:
+        out, err = folder / "out", folder / "err"
+        for file in (out, err):
+            file.write_text("")
+        starter.start(*arguments, out=out, err=err)
+        return Done(starter.wait(), out.read_text(), err.read_text())
+
+    yield launch
+    starter.close()
+
+
+@pytest.fixture(scope="module")
+def smoke(launch, tmp_path_factory) -> tuple[Path, str]:
     """One finished run, and what it printed."""
     workdir = tmp_path_factory.mktemp("runs") / "smoke"
     done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.rounds=5")
@@ -53,7 +69,7 @@ def test_a_run_leaves_what_it_promises(smoke):
     assert "MAP@10" in table and "start" in table and str(workdir) in where
 
 
-def test_the_same_command_gives_the_same_numbers(smoke, tmp_path):
+def test_the_same_command_gives_the_same_numbers(launch, smoke, tmp_path):
     done = launch("--config=configs/glyphs.py:smoke", f"--workdir={tmp_path}/again", "--config.rounds=5")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (smoke[0] / "metrics.jsonl").read_bytes()
@@ -78,14 +94,14 @@ def test_the_same_command_gives_the_same_numbers(smoke, tmp_path):
     ],
     ids=["classification", "centralized", "fedaws-bfloat16", "negonly-adam-holders"],
 )
-def test_every_kind_of_run_ends_well(settings, tmp_path):
+def test_every_kind_of_run_ends_well(launch, settings, tmp_path):
     done = launch(*settings, f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["final"]["train/loss"] > 0
 
 
 @pytest.mark.parametrize("config", ["sop", "landmarks", "imagenet21k", "pretrain"])
-def test_the_papers_configs_run_on_made_up_pictures(config, tmp_path):
+def test_the_papers_configs_run_on_made_up_pictures(launch, config, tmp_path):
     done = launch(f"--config=configs/{config}.py:smoke", f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -104,14 +120,14 @@ def test_the_papers_configs_run_on_made_up_pictures(config, tmp_path):
         ("arrays", ["data.train"]),
     ],
 )
-def test_without_data_a_run_says_how_to_get_it(config, ways, tmp_path):
+def test_without_data_a_run_says_how_to_get_it(launch, config, ways, tmp_path):
     done = launch(f"--config=configs/{config}.py", f"--workdir={tmp_path}/run")
     assert done.returncode != 0 and len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert all(way in done.stderr for way in ways), done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plan_is_printed_and_kept(tmp_path):
+def test_a_plan_is_printed_and_kept(launch, tmp_path):
     done = launch("--config=configs/glyphs.py:smoke", "--mode=plan", f"--workdir={tmp_path}/plan")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert "fits            yes" in done.stdout and "planned for the devices here" in done.stdout
@@ -126,7 +142,7 @@ def test_a_plan_is_printed_and_kept(tmp_path):
         (["--config=configs/sop.py", "--config.data.crop=300"], "data.crop is 300, more than data.image_size, 256"),
     ],
 )
-def test_a_mistake_in_a_plan_is_one_line(arguments, message):
+def test_a_mistake_in_a_plan_is_one_line(launch, arguments, message):
     done = launch(*arguments, "--mode=plan")
     assert done.returncode != 0 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -155,7 +171,7 @@ def test_a_mistake_in_a_plan_is_one_line(arguments, message):
         (["rounds=3"], "cannot make sense of rounds=3"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(settings, message, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(launch, settings, message, tmp_path):
     workdir = tmp_path / "run"
     done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", *settings)
     assert done.returncode != 0
@@ -174,7 +190,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(settings, message, tmp_
         ("configs/glyphs.py:fast", "config variant 'fast' does not exist; choose from retrieval, classification"),
     ],
 )
-def test_a_wrong_config_file_is_one_line(config, message, tmp_path):
+def test_a_wrong_config_file_is_one_line(launch, config, message, tmp_path):
     done = launch(f"--config={config}", f"--workdir={tmp_path}/run")
     assert done.returncode != 0 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
@@ -221,13 +237,34 @@ def test_a_flag_that_cannot_be_read_is_one_line(word, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_no_config_is_one_line():
-    done = launch()
-    assert done.returncode != 0 and "--config=configs/glyphs.py" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no config was given; choose one such as --config=configs/glyphs.py"),
+        (["--mode=eval"], "config.json cannot be read ([Errno 2] No such file or directory: 'config.json'); name"),
+        (["--mode=export", "--workdir=/no/such"], "name the folder of a run with --workdir"),
+        (["--mode=export", "--config=configs/glyphs.py"], "takes the config of the run in --workdir; leave out"),
+        (["--flagfile=/no/such"], "Unable to open flagfile"),
+    ],
+)
+def test_what_has_no_config_is_one_line(launch, arguments, message):
+    done = launch(*arguments)
+    assert done.returncode != 0 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_another_configs_workdir_and_an_unwritable_one_are_refused(smoke, tmp_path):
+def test_a_run_is_scored_and_exported_from_its_folder(launch, smoke):
+    workdir, _ = smoke
+    done = launch("--mode=eval", f"--workdir={workdir}", "--checkpoint=last")
+    assert done.returncode == 0, done.stderr
+    final = json.loads((workdir / "summary.json").read_text())["final"]
+    scores = json.loads((workdir / "eval" / "eval.json").read_text())
+    assert scores["eval/map10"] == final["eval/map10"] and scores["round"] == 5
+    done = launch("--mode=export", f"--workdir={workdir}", f"--into={workdir}/for others")
+    assert done.returncode == 0 and (workdir / "for others" / "encoder.safetensors").exists(), done.stderr
+
+
+def test_another_configs_workdir_and_an_unwritable_one_are_refused(launch, smoke, tmp_path):
     workdir, _ = smoke
     before = (workdir / "metrics.jsonl").read_bytes()
     done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.seed=1")

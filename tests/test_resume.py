@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from starts import Starter
 
 from configs import arrays
 from fedss_jax import command_line, export
@@ -23,7 +23,6 @@ from fedss_jax.interrupt import Interruption
 from fedss_jax.train import train
 from fedss_jax.types import UserError
 
-ROOT = Path(__file__).parent.parent
 ROUNDS, EVERY, KILLS = 240, 3, 20
 SECONDS = 300  # for what ought to come soon; only a hang takes so long
 
@@ -48,37 +47,21 @@ class Starts:
             "--config.eval.every=60",
             f"--config.checkpoint.every={EVERY}",
         ]
-        self._starter = subprocess.Popen(
-            [sys.executable, "tests/starts.py"],
-            cwd=ROOT,
-            env=os.environ
-            | {
-                "PYTHONPATH": str(ROOT),
-                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self._starter = Starter(
+            JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+            JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
         )
 
     def start(self, workdir: Path, *settings: str, devices: int = 1) -> int:
         """The process's number."""
         self.count += 1
         self.log = self.folder / f"log-{self.count}.txt"
-        told = {
-            "arguments": [*self._settings, f"--workdir={workdir}", *settings],
-            "environment": {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
-            "log": str(self.log),
-        }
-        self._starter.stdin.write(json.dumps(told) + "\n")
-        self._starter.stdin.flush()
-        return int(self._starter.stdout.readline())
+        return self._starter.start(*self._settings, f"--workdir={workdir}", *settings, out=self.log, devices=devices)
 
     def wait(self) -> int:
         """How it ended."""
-        return int(self._starter.stdout.readline())
+        return self._starter.wait()
 
     def wait_for(self, happens) -> None:
         deadline = time.monotonic() + SECONDS
@@ -93,9 +76,7 @@ class Starts:
         return re.search(r"^(round +0/|going on)", self.printed(), re.MULTILINE) is not None
 
     def close(self) -> None:
-        self._starter.stdin.close()
-        self._starter.wait(SECONDS)
-        self._starter.stdout.close()
+        self._starter.close()
 
 
 @pytest.fixture(scope="module")
