@@ -25,7 +25,7 @@ CASES = {
 
 def main(folder: Path, coordinator: str, processes: int, number: int, fails: int = -1, how: str = "") -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES // processes}"
+    os.environ["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={DEVICES // processes}"
     import jax
     import numpy as np
 

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 class Starter:
     """One process at a time."""
 
-    def __init__(self, **environment: str):
+    def __init__(self, xla_flags: str = "", **environment: str):
+        self._xla_flags = xla_flags
         self._program = subprocess.Popen(
             [sys.executable, __file__],
             cwd=ROOT,
@@ -34,7 +35,7 @@ class Starter:
         """launch.py with these arguments. Returns the process's number. err: the same file as out if none is given."""
         told = {
             "arguments": arguments,
-            "environment": {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+            "environment": {"XLA_FLAGS": f"{self._xla_flags} --xla_force_host_platform_device_count={devices}"},
             "out": str(out),
             "err": str(err or out),
         }

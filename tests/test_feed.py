@@ -53,8 +53,8 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, s
 def test_streamed_and_resident_examples_give_the_same_numbers(dataset, population, name, devices, residency):
     resident, resident_losses = simulate(dataset, population, "device", name, devices=devices)
     streamed, losses = simulate(dataset, population, residency, name, devices=devices)
-    chex.assert_trees_all_close(streamed, resident, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(losses, resident_losses, rtol=1e-6)
+    chex.assert_trees_all_close(streamed, resident, rtol=2e-5, atol=5e-6)
+    np.testing.assert_allclose(losses, resident_losses, rtol=1e-5)
 
 
 class Counting:

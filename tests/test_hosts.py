@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from conftest import QUICKLY
 from processes import CASES
 
 from fedss_jax import hosts
@@ -38,7 +39,7 @@ def start(count: int, command: list[str], **environment: str) -> list[subprocess
         subprocess.Popen(
             [word.format(coordinator=coordinator, count=count, number=number) for word in command],
             cwd=HERE.parent,
-            env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "XLA_FLAGS": "", **environment},
+            env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "XLA_FLAGS": QUICKLY, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -192,7 +193,7 @@ def test_a_launched_run_writes_once_and_agrees_with_one_process(tmp_path):
     for code, _, stderr in finish(start(2, command)):
         assert code == 0, stderr
     alone = [sys.executable, "launch.py", *settings, f"--workdir={tmp_path}/alone"]
-    ((code, _, stderr),) = finish(start(1, alone, XLA_FLAGS="--xla_force_host_platform_device_count=2"))
+    ((code, _, stderr),) = finish(start(1, alone, XLA_FLAGS=f"{QUICKLY} --xla_force_host_platform_device_count=2"))
     assert code == 0, stderr
     assert not (tmp_path / "2-1").exists()
     written = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("2-0", "alone")]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import QUICKLY
 from ml_collections import ConfigDict
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -79,7 +80,7 @@ def sweep(tmp_path_factory) -> Path:
     (folder / "config.py").write_text(CONFIG)
     command = [sys.executable, "launch.py", "--mode=sweep", f"--config={folder}/config.py", f"--workdir={folder}/runs"]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    environment = os.environ | {"XLA_FLAGS": QUICKLY, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     options: dict = dict(cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(command, start_new_session=True, **options)
     first = folder / "runs" / "method=fedss,num_negatives=4,seed=0" / "summary.json"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from conftest import QUICKLY
 from starts import Starter
 
 from configs import arrays
@@ -48,6 +49,7 @@ class Starts:
             f"--config.checkpoint.every={EVERY}",
         ]
         self._starter = Starter(
+            QUICKLY,
             JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),
             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
             JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",

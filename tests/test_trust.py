@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import QUICKLY
 
 from configs import sop, tfds
 
@@ -94,7 +95,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"XLA_FLAGS": QUICKLY, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", GUARDED, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
     )
