@@ -49,7 +49,10 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     chips.keep_quiet()
     config = CONFIG.value
-    if MODE.value in command_line.READ_RUNS and config is None:
+    reads_run = MODE.value in command_line.READ_RUNS and config is None
+    if not reads_run and (CHECKPOINT.present or INTO.present):
+        raise UserError("--checkpoint and --into are for --mode=export and --mode=eval of a run, without --config")
+    if reads_run:
         compilation.keep()
         read = {"export": export.export, "eval": score.score_run}[MODE.value]
         read(WORKDIR.value or "", CHECKPOINT.value, INTO.value)

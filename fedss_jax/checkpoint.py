@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -21,10 +22,11 @@ import orbax.checkpoint as ocp
 
 from fedss_jax import hosts
 from fedss_jax.digest import digest
-from fedss_jax.metrics import ANEW, say
+from fedss_jax.metrics import ANEW, say, writable
 from fedss_jax.rows import Layout
 from fedss_jax.types import ServerState, UserError
 
+METADATA = "_CHECKPOINT_METADATA"  # Orbax's file that has what a checkpoint says of itself
 # Orbax prints stacks of what fails in its thread, which is told here in a line.
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
 
@@ -38,11 +40,24 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """Use it in a `with`: its threads end with that. Before, `wait` for what is being written."""
 
-    def __init__(self, folder: Path, layout: Layout, root_key: jax.Array, *, keep: int, on_error: str):
-        """root_key: of all random numbers. on_error: whether to "continue" or to "stop" when one cannot be written."""
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        identity: Mapping[str, Any],
+        arrangement: Mapping[str, Any],
+        *,
+        keep: int,
+        on_error: str,
+    ):
+        """identity: of run and data; a checkpoint that was written with another is refused.
+
+        arrangement: of the computation on this machine; with another the numbers are the same up to rounding only.
+        on_error: whether to "continue" or to "stop" when one cannot be written.
+        """
         self.folder = folder.absolute()
         self._layout, self._keep, self._on_error = layout, keep, on_error
-        self._run = {"num_classes": layout.num_classes, "root_key": np.asarray(jax.random.key_data(root_key)).tolist()}
+        self._identity, self._arrangement = dict(identity), dict(arrangement)
         # Compression would gain little on such numbers, and take longer than writing them.
         self._handler = ocp.PyTreeCheckpointHandler(use_compression=False)
         # If a folder cannot be made, that is to be heard at once; a thread would wait for it for minutes.
@@ -52,7 +67,6 @@ class Checkpoints:
         self._writing: int | None = None  # the round that is being written
         self._scores: dict[int, float] = {}
         self._damaged: list[int] = []
-        self._is_tidy = False
         self.shared = _is_shared(self.folder.parent)
 
     def __enter__(self) -> Checkpoints:
@@ -82,24 +96,21 @@ class Checkpoints:
         sync: makes sure that all else that belongs to the round is on the disk; it may raise OSError.
         """
         self.wait()
-        if not self.shared:
+        if not self.shared or round == self._newest:
             return
         try:
             if hosts.is_first():
-                self.folder.mkdir(exist_ok=True)
-                self._tidy()
-            if round == self._newest:
-                return
-            if hosts.is_first():
                 sync()
-            names = {name: str(array.dtype) for name, array in _flat(state).items()}
+                self.folder.mkdir(exist_ok=True)
             told = {
-                **self._run,
-                "arrays": names,
+                "identity": self._identity,
+                "arrangement": self._arrangement,
+                "arrays": _dtypes(state),
                 "digest": digest(self._layout, state),
                 "score": score,
                 "about": dict(about),
             }
+            told["fingerprint"] = hosts.fingerprint(json.dumps(told, sort_keys=True))
             arguments = ocp.args.PyTreeSave(_flat(state))
             self._writer.save(self.folder / str(round), args=arguments, custom_metadata=told)
             self._writing = round
@@ -118,10 +129,17 @@ class Checkpoints:
         else:
             self._newest = round
             if hosts.is_first():
-                self._delete_old()
+                try:
+                    self._make_durable(round)
+                    self._delete_old()
+                except OSError as error:
+                    say(f"warning: checkpoints before round {round} cannot be deleted ({_reason(error)})")
 
-    def restore(self, abstract: ServerState, which: str = "last") -> Checkpoint:
-        """The newest that is sound, the best, or that of a round. abstract: the state's shapes and places."""
+    def restore(self, abstract: ServerState, which: str = "last", remedy: str = ANEW) -> Checkpoint:
+        """The newest that is sound, the best, or that of a round. abstract: the state's shapes and places.
+
+        Nothing is changed: others may look at a run that goes on. remedy: what to do if none can be read.
+        """
         damaged: dict[int, str] = {}
         for round in self._candidates(which):
             told: dict[str, Any] = {}
@@ -141,12 +159,14 @@ class Checkpoints:
                     "" if digest(self._layout, state) == told["digest"] else "its bits are not those that were saved"
                 )
                 if not wrong:
-                    self._tell(damaged, round)
+                    self._tell(round, told, damaged)
                     self._newest = round
                     return Checkpoint(round, state, told["about"])
+            if not (self.folder / str(round)).exists():  # the run goes on, and has newer ones by now
+                return self.restore(abstract, which, remedy)
             damaged[round] = wrong or "another process could not read it"
         reasons = "; ".join(f"round {round}: {wrong}" for round, wrong in damaged.items())
-        raise UserError(f"no checkpoint in {self.folder} can be read ({reasons}); {ANEW}")
+        raise UserError(f"no checkpoint in {self.folder} can be read ({reasons}); {remedy}")
 
     def _candidates(self, which: str) -> list[int]:
         rounds = self.rounds()
@@ -177,7 +197,10 @@ class Checkpoints:
 
     def _told(self, round: int) -> dict[str, Any]:
         # Orbax's own way opens every array for it, of which some memory stays behind.
-        return json.loads((self.folder / str(round) / "_CHECKPOINT_METADATA").read_text())["custom_metadata"]
+        told = json.loads((self.folder / str(round) / METADATA).read_text())["custom_metadata"]
+        if told.pop("fingerprint") != hosts.fingerprint(json.dumps(told, sort_keys=True)):
+            raise ValueError("what it says of itself is not what was saved")
+        return told
 
     def _score(self, round: int) -> float | None:
         if round not in self._scores:
@@ -189,31 +212,46 @@ class Checkpoints:
 
     def _refuse_another(self, round: int, told: Mapping[str, Any], abstract: ServerState) -> None:
         """What is sound, but cannot be gone on from here."""
-        where = f"checkpoint {self.folder / str(round)}"
-        if told["num_classes"] != self._run["num_classes"]:
-            was, now = told["num_classes"], self._run["num_classes"]
-            raise UserError(f"{where} is of {was} classes, and the data has {now} now; {ANEW}")
-        arrays = {name: str(array.dtype) for name, array in _flat(abstract).items()}
-        if told["arrays"] != arrays or told["root_key"] != self._run["root_key"]:
+        where, was = f"checkpoint {self.folder / str(round)}", told["identity"]
+        if was["num_classes"] != self._identity["num_classes"]:
+            now = self._identity["num_classes"]
+            raise UserError(f"{where} is of {was['num_classes']} classes, and the data has {now} now; {ANEW}")
+        if was["data"] != self._identity["data"]:
+            raise UserError(f"{where} is of other data: labels, or who holds which examples, differ; {ANEW}")
+        if told["arrays"] != _dtypes(abstract) or was != self._identity:
             raise UserError(f"{where} was written by another version of this program or of JAX; go on with that")
 
-    def _tell(self, damaged: Mapping[int, str], instead: int) -> None:
+    def _tell(self, round: int, told: Mapping[str, Any], damaged: Mapping[int, str]) -> None:
+        """What is worth knowing of the one that was found."""
         self._damaged = list(damaged)
-        for round, wrong in damaged.items():
-            say(f"warning: checkpoint {self.folder / str(round)} is damaged ({wrong}); going on from round {instead}")
+        for other, wrong in damaged.items():
+            say(f"warning: checkpoint {self.folder / str(other)} is damaged ({wrong}); going on from round {round}")
+        was, now = told["arrangement"], self._arrangement
+        changed = [f"{name}: {was.get(name)} before, {now[name]} now" for name in now if was.get(name) != now[name]]
+        if changed:
+            say(f"from here on the numbers are the same up to rounding only ({'; '.join(changed)})")
 
-    def _tidy(self) -> None:
-        """Once, by who writes: others may look at a run that goes on, and must leave alone what is being written."""
-        if self._is_tidy:
+    def tidy(self) -> None:
+        """By who is about to write, and is alone: what a killed writer has left goes, what is damaged is put aside."""
+        if not hosts.is_first() or not self.folder.is_dir():
             return
-        for left in self.folder.iterdir():  # by who was killed while writing or deleting
-            if not left.name.isdigit() and not left.name.endswith(".damaged"):
+        with writable(self.folder):
+            for left in (*self.folder.glob("*.deleted"), *self.folder.glob("*orbax-checkpoint-tmp*")):
                 shutil.rmtree(left, ignore_errors=True)
-        for round in self._damaged:
-            aside = self.folder / f"{round}.damaged"
-            shutil.rmtree(aside, ignore_errors=True)
-            (self.folder / str(round)).rename(aside)
-        self._is_tidy = True
+            for round in self._damaged:
+                aside = self.folder / f"{round}.damaged"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.folder / str(round)).rename(aside)
+
+    def _make_durable(self, round: int) -> None:
+        """Orbax leaves it to the system when small files and folders get to the disk, and older ones go now."""
+        checkpoint = self.folder / str(round)
+        for path in (*(file for file in checkpoint.iterdir() if file.is_file()), checkpoint, self.folder):
+            number = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
 
     def _delete_old(self) -> None:
         rounds = self.rounds()
@@ -221,8 +259,9 @@ class Checkpoints:
         for round in rounds:
             if round not in stay:
                 # By another name first: who is killed now does not leave half a checkpoint.
-                gone = (self.folder / str(round)).rename(self.folder / f"{round}.deleted")
+                gone = self.folder / f"{round}.deleted"
                 shutil.rmtree(gone, ignore_errors=True)
+                shutil.rmtree((self.folder / str(round)).rename(gone), ignore_errors=True)
                 self._scores.pop(round, None)
 
     def _failed(self, round: int, error: Exception) -> None:
@@ -241,6 +280,10 @@ class Checkpoints:
 def _flat(state: Any) -> dict[str, Any]:
     """Arrays by name, such as .rows.velocity: what Orbax makes of a tree's types does not matter then."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def _dtypes(state: Any) -> dict[str, str]:
+    return {name: str(array.dtype) for name, array in _flat(state).items()}
 
 
 def _reason(error: BaseException) -> str:

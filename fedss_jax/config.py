@@ -188,10 +188,13 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     return config
 
 
+NO_RESULT = ("eval.every", "checkpoint", "wandb")  # keys, or sections, that no round's result depends on
+
+
 def may_change(config: ml_collections.ConfigDict) -> tuple[str, ...]:
     """Keys, or sections, that a run can go on with other values of, as no round's result depends on them."""
     decays = config.method == "centralized" and config.centralized.cosine  # over all of its rounds
-    return ("eval.every", "checkpoint", "wandb", *(() if decays else ("rounds",)))
+    return (*NO_RESULT, *(() if decays else ("rounds",)))
 
 
 def read_config(folder: Path) -> ml_collections.ConfigDict:

@@ -45,13 +45,15 @@ def restore(folder: Path, which: str) -> tuple[Setup, Checkpoint]:
     with Checkpoints(
         folder / "checkpoints",
         setup.server.rows.layout,
-        setup.root_key,
+        setup.identity,
+        setup.arrangement,
         keep=setup.config.checkpoint.keep,
         on_error="stop",
     ) as checkpoints:
         if not checkpoints.rounds():
             raise UserError(f"{folder} has no checkpoint; name the folder of a run with --workdir")
-        return setup, checkpoints.restore(setup.abstract_state, which)
+        remedy = "try again if the run goes on, or choose another with --checkpoint"
+        return setup, checkpoints.restore(setup.abstract_state, which, remedy)
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -88,14 +88,19 @@ def _read(key: str) -> str:
         return ""
 
 
+def fingerprint(*parts: Any) -> str:
+    """32 hex digits of arrays, or of what has a `repr`."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return digest.hexdigest()
+
+
 def check_same(what: str, *parts: Any) -> None:
     """Raises unless all processes have the same. parts: arrays, or what has a `repr`."""
     if jax.process_count() == 1:
         return
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    everyones = multihost_utils.process_allgather(np.frombuffer(digest.digest(), np.int32))
+    everyones = multihost_utils.process_allgather(np.frombuffer(bytes.fromhex(fingerprint(*parts)), np.int32))
     others = [process for process, one in enumerate(everyones) if (one != everyones[0]).any()]
     if others:
         raise UserError(

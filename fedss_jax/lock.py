@@ -18,11 +18,11 @@ FILE = ".lock"
 INHERITED = "FEDSS_JAX_LOCK"  # names the open file of a lock that a process is started with
 
 
-def take(folder: Path, *, wait: bool = False) -> IO[str]:
-    """Raises if another has the folder, or waits for it to let go. Closing what is returned lets go."""
+def take(folder: Path) -> IO[str]:
+    """Raises if another has the folder. Closing what is returned lets go."""
     file = _inherited(folder) or (folder / FILE).open("a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         with file:
             file.seek(0)

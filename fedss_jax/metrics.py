@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -97,11 +98,12 @@ class Workdir(contextlib.AbstractContextManager["Workdir"]):
     def finish(self, summary: Mapping[str, Any]) -> None:
         with writable(self.path):
             self.sync()
-            for board in self._boards:
-                board.close()
             self._replace("summary.json", json.dumps(summary, indent=2) + "\n")
 
     def __exit__(self, *reason: Any) -> None:
+        for board in self._boards:
+            with contextlib.suppress(OSError):  # of numbers, metrics.jsonl has all
+                board.close()
         if self.writes:
             self._lock.close()
 
@@ -112,9 +114,9 @@ def writable(folder: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"workdir {folder} cannot be written ({error.strerror}); choose another with --workdir"
-        ) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error)  # NumPy's way to say so
+        remedy = "make room and start again" if full else "choose another with --workdir"
+        raise UserError(f"workdir {folder} cannot be written ({error.strerror or error}); {remedy}") from None
 
 
 def first_rounds(path: Path, done: int) -> bytes:
@@ -216,7 +218,7 @@ class Progress:
             self._bar.update(round - self._bar.n)
         elif round % self._line_every == 0 or round == self._rounds:
             shown = "  ".join(f"{name} {value}" for name, value in self._shown.items())
-            print(f"round {round:>{len(str(self._rounds))}}/{self._rounds}  {shown}", flush=True)
+            say(f"round {round:>{len(str(self._rounds))}}/{self._rounds}  {shown}")
 
     def close(self) -> None:
         if self._bar is not None:
@@ -224,4 +226,5 @@ class Progress:
 
 
 def say(line: str = "") -> None:
-    print(line, flush=True)
+    with contextlib.suppress(OSError):  # the disk may be full that the output goes to; what is not written yet waits
+        print(line, flush=True)

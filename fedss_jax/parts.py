@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 
-from fedss_jax import feed, methods, models, packing, parallel, weights
+from fedss_jax import defence, feed, methods, models, packing, parallel, weights
 from fedss_jax.client import LocalTraining
 from fedss_jax.config import parse_options
 from fedss_jax.defence import Clipping
@@ -172,10 +170,7 @@ def make_evaluate(
     predict = top1.make_predict(server.rows)
     everywhere = NamedSharding(mesh, parallel.REPLICATED)
 
-    @partial(jax.jit, out_shardings=everywhere)
-    def is_finite(learnt: Any) -> jax.Array:
-        numbers = [leaf for leaf in jax.tree.leaves(learnt) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-        return jnp.stack([jnp.isfinite(leaf).all() for leaf in numbers]).all()
+    is_finite = jax.jit(defence.is_finite, out_shardings=everywhere)
 
     def accuracy(state: ServerState, embeddings: np.ndarray, labels: np.ndarray) -> float:
         return top1.accuracy(predict(embeddings, state.rows, state.steps), labels)

@@ -55,7 +55,9 @@ def make_optimizer(
         )
     try:
         optimizer = known[name](learning_rate, **options)
-        jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), jnp.zeros((2, 2)))
+        _, kept = jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), jnp.zeros((2, 2)))
+        if any(jnp.issubdtype(array.dtype, jax.dtypes.prng_key) for array in jax.tree.leaves(kept)):
+            raise ValueError("it draws random numbers of its own, which a checkpoint does not keep")
     except Exception as error:  # optax raises nearly anything on options that it cannot use
         reason = str(error).splitlines()[0]
         raise UserError(f"optax.{name} does not work as {section}.optimizer with {dict(options)}: {reason}") from None

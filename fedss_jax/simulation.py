@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -61,6 +62,27 @@ class Setup(NamedTuple):
     def inputs(self) -> feed.Inputs:
         """What a round takes besides state and examples."""
         return self.dataset.train.labels, self.population, self.root_key
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have been written with, to go on from it here."""
+        dataset = self.dataset
+        return {
+            "num_classes": dataset.num_classes,
+            "root_key": np.asarray(jax.random.key_data(self.root_key)).tolist(),
+            "data": hosts.fingerprint(dataset.train.labels, *dataset.clients),
+        }
+
+    @property
+    def arrangement(self) -> dict[str, Any]:
+        """What numbers depend on in their last digits, as it sets the order of additions."""
+        return {
+            "devices": f"{self.mesh.size} {self.mesh.devices.flat[0].platform}",
+            "cores of a host": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "lanes": self.packing.lanes if self.packing else 0,
+            "examples in a part": self.training.part_size,
+            "W spread over devices": self.server.rows.layout.sharded,
+        }
 
     @property
     def abstract_state(self) -> ServerState:

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import queue
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tqdm import tqdm
 
 from fedss_jax import command_line, lock
-from fedss_jax.config import resolve
-from fedss_jax.metrics import refuse_another_run, say
+from fedss_jax.config import NO_RESULT, resolve
+from fedss_jax.metrics import refuse_another_run, say, writable, write_json
 from fedss_jax.report import paper, sweep_page, tables
 from fedss_jax.types import UserError
 
@@ -80,17 +80,16 @@ def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
 def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> None:
     """Runs every cell that is not done yet, prints the table and leaves table.md, .csv and .tex."""
     for cell in cells:
-        refuse_another_run(workdir / cell.name, cell.config)
-    try:
+        refuse_another_run(workdir / cell.name, cell.config, NO_RESULT)
+    with writable(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"workdir {workdir} cannot be made ({error.strerror}); choose another with --workdir") from None
     failed = run(command, cells, workdir, jobs)
     told = [{"name": cell.name, "row": cell.row, "settings": dict(cell.settings)} for cell in cells]
     about = {"command": command_line.typed(), "cells": told, "failed": failed}
-    (workdir / "sweep.json").write_text(json.dumps(about, indent=2) + "\n")
+    write_json(workdir, "sweep.json", about)
     rows = tables.read(workdir)
-    tables.write(workdir, rows)
+    with writable(workdir):
+        tables.write(workdir, rows)
     say(f"{tables.markdown(rows)}\n{len(cells) - len(failed)} of {len(cells)} runs are done;")
     say(f"{sweep_page.write(workdir, rows)} shows them; {workdir} also has {', '.join(tables.FORMATS)}")
     if failed:
@@ -105,10 +104,12 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
     for job in range(jobs):
         shares.put(set(available[job::jobs]) if 1 < jobs <= len(available) else set())
 
+    stop = threading.Event()
+
     def one(cell: Cell) -> str | None:
         cores = shares.get()
         try:
-            return run_cell(command, cell, workdir / cell.name, cores)
+            return run_cell(command, cell, workdir / cell.name, cores, stop)
         finally:
             shares.put(cores)
 
@@ -125,17 +126,33 @@ def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int)
                         failed[futures[future].name] = reason
                 progress.update([futures[future] for future in done])
         finally:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)  # who stops a sweep does not want the next run to begin
             progress.close()
     return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
 
 
-def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int]) -> str | None:
+def wait_for_lock(folder: Path, stop: threading.Event) -> IO[str]:
+    """The folder's lock, once nobody else has it."""
+    told = False
+    while True:
+        try:
+            return lock.take(folder)
+        except UserError as error:
+            if not told:
+                say(f"waiting: {error}")
+                told = True
+            if stop.wait(LOOK_EVERY):
+                raise
+
+
+def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int], stop: threading.Event) -> str | None:
     """Runs a cell unless it is done. Returns what went wrong, if anything did; its output is in log.txt."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     # A sweep that is killed leaves its runs behind. As long as one works, the next sweep waits for it here; and a run
     # that it starts gets the lock from it.
-    with lock.take(folder, wait=True) as held:
+    with wait_for_lock(folder, stop) as held:
         if is_done(folder):
             return None
         settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]

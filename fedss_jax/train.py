@@ -26,6 +26,7 @@ from fedss_jax.interrupt import Interruption
 from fedss_jax.metrics import SHOWN, Progress, Workdir, finished_run, refuse_fewer_rounds, say, writable
 from fedss_jax.report import curves, run_page
 from fedss_jax.report import summary as report
+from fedss_jax.report.render import PAGE
 from fedss_jax.round import RoundStats
 from fedss_jax.simulation import Setup, Simulation, build
 from fedss_jax.types import ServerState, UserError
@@ -40,6 +41,8 @@ def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int, counts: 
     """
     scalars = {"train/loss": float(stats.loss / stats.counted)} if stats.counted else {}
     clients = stats.clients
+    if counts or not stats.steps or (clients is not None and clients.non_finite):
+        scalars["server/steps"] = int(stats.steps)
     if clients is None:  # nothing travels where nobody is federated
         return scalars
     chosen, reported = int(clients.chosen), int(clients.reported)
@@ -51,23 +54,30 @@ def round_scalars(stats: RoundStats, encoder_parameters: int, dim: int, counts: 
     }
     if clients.counted:
         scalars["clients/update_norm"] = float(clients.norm)
-    if counts or clients.non_finite or not stats.steps:
+    if "server/steps" in scalars:
         for name in ("chosen", "dropped", "late", "non_finite", "clipped", "counted"):
             scalars[f"clients/{name}"] = int(getattr(clients, name))
-        scalars["server/steps"] = int(stats.steps)
     if clients.bound:
         scalars["server/clip_norm"] = float(clients.bound)
     return scalars
 
 
-def stop_if_diverged(round: int, stats: RoundStats, learning_rate: float) -> None:
-    """If the loss is not a number, or nobody's update is, without anybody having spoilt it."""
+def stop_if_diverged(round: int, stats: RoundStats, learning_rate: float, spoilt: bool) -> None:
+    """If the loss is not a number, or nobody's update is, or no step can be taken, without anybody having spoilt it.
+
+    spoilt: whether clients of this run send what they should not.
+    """
     clients, loss = stats.clients, float(stats.loss)
     if clients is not None and clients.broken and not clients.counted:
         loss = float("nan")
     if not np.isfinite(loss):
         raise UserError(
             f"the training loss of round {round} is {loss}; lower client.learning_rate, which is {learning_rate}"
+        )
+    if stats.counted and not stats.steps and not spoilt:
+        raise UserError(
+            f"the server cannot take the step of round {round}, after which the model would not be finite; lower the"
+            f" learning rates (client.learning_rate is {learning_rate}) or change the optimizer's options"
         )
 
 
@@ -128,7 +138,8 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
         Checkpoints(
             folder.path / "checkpoints",
             setup.server.rows.layout,
-            setup.root_key,
+            setup.identity,
+            setup.arrangement,
             keep=config.checkpoint.keep,
             on_error=config.checkpoint.on_error,
         ) as checkpoints,
@@ -153,7 +164,7 @@ def train(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
             for until in sorted(round for round in evaluated | saved if round > done):
                 tick = time.perf_counter()
                 for done, stats in dispatcher.run_to(until):
-                    stop_if_diverged(done, stats, config.client.learning_rate)
+                    stop_if_diverged(done, stats, config.client.learning_rate, setup.faults.spoils_updates)
                     scalars = round_scalars(stats, encoder_parameters, config.model.dim, setup.counts_clients)
                     so_far.add(stats, scalars)
                     if done in evaluated:
@@ -178,6 +189,8 @@ def begin(simulation: Simulation, folder: Workdir, checkpoints: Checkpoints) -> 
     """Where the run in the folder was, or at the start: the state, the rounds that are done, and what is known."""
     rounds = simulation.setup.config.rounds
     if not checkpoints.rounds():
+        refuse_to_lose(folder)
+        checkpoints.tidy()
         folder.begin()
         start = simulation.evaluate(simulation.state)
         folder.write(0, start)
@@ -186,9 +199,19 @@ def begin(simulation: Simulation, folder: Workdir, checkpoints: Checkpoints) -> 
     found = checkpoints.restore(simulation.setup.abstract_state)
     if found.round > rounds:
         refuse_fewer_rounds(folder.path, rounds, found.round)
+    checkpoints.tidy()
     folder.begin(found.round)
     say(f"going on after round {found.round} of {rounds}, from {checkpoints.folder / str(found.round)}")
     return found.state, found.round, SoFar(**found.about)
+
+
+def refuse_to_lose(folder: Workdir) -> None:
+    """A run that is finished, and of which no checkpoint is left to go on from, does not begin anew by itself."""
+    if folder.writes and (folder.path / "summary.json").exists():
+        raise UserError(
+            f"the run in {folder.path} is finished and has no checkpoint to go on from; choose another folder with"
+            " --workdir, or delete it to start anew"
+        )
 
 
 def stop_here(done: int, rounds: int, checkpoints: Checkpoints, workdir: str, exit_code: int) -> None:
@@ -204,7 +227,10 @@ def finished_already(config: ml_collections.ConfigDict, path: Path) -> dict[str,
     if not hosts.of_first(summary is not None):
         return None
     if summary:
-        say(f"{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
+        if not (path / PAGE).exists():  # it was ended just before
+            with writable(path):
+                draw(path, summary)
+        leave(path, summary)
     say(f"the run in {path} is finished; raise rounds to go on, or delete the folder to start anew")
     return summary or {}
 
@@ -220,8 +246,13 @@ def finish(
 ) -> dict[str, Any]:
     """What is left behind of a run whose rounds are done."""
     config, dataset = setup.config, setup.dataset
+    checkpoints.wait()
     # By all processes, as the devices of all take part; then one of them writes.
     learnt = class_matrix(setup.server.rows, trained.rows, trained.steps)
+    if folder.writes:
+        with writable(folder.path):
+            weights.save(folder.path / "encoder.safetensors", trained.encoder)
+            np.save(folder.path / "class_matrix.npy", learnt)
     found = findings.find(dataset, partial(setup.embed, trained.encoder), learnt)
     summary = {
         "command": command_line.typed(),
@@ -247,26 +278,27 @@ def finish(
         "real_share_of_slots": so_far.examples / max(so_far.slots, 1),
         "bytes_per_client_per_round": so_far.bytes / config.rounds,
     }
-    checkpoints.wait()
     if folder.writes:
         with writable(folder.path):
-            weights.save(folder.path / "encoder.safetensors", trained.encoder)
-            np.save(folder.path / "class_matrix.npy", learnt)
             findings.write(folder.path, found, dataset.test.images)
-            leave(folder, setup, summary)
+            folder.finish(summary)
+            draw(folder.path, summary)
+        leave(folder.path, summary)
     return summary
 
 
-def leave(folder: Workdir, setup: Setup, summary: dict[str, Any]) -> None:
-    """The summary, the page, and the last words on a run."""
-    config, dataset = setup.config, setup.dataset
-    folder.finish(summary)
-    curves.draw(folder.path, f"{config.method} on {dataset.name} ({dataset.task})")
-    page = run_page.write(folder.path)
-    say(f"\n{report.table(summary)}\n\n{report.costs(summary, config.model.dim)}")
-    if told := report.attendance(curves.read(folder.path)):
+def draw(folder: Path, summary: dict[str, Any]) -> None:
+    """What can be looked at, from what is written already."""
+    curves.draw(folder, f"{summary['method']} on {summary['dataset']} ({summary['task']})")
+    run_page.write(folder)
+
+
+def leave(folder: Path, summary: dict[str, Any]) -> None:
+    """The last words on a run."""
+    say(f"\n{report.table(summary)}\n\n{report.costs(summary, summary['dim'])}")
+    if told := report.attendance(curves.read(folder)):
         say(told)
-    say(f"{page} shows it all; {folder.path} also has {', '.join(FILES)}")
+    say(f"{folder / PAGE} shows it all; {folder} also has {', '.join(FILES)}")
 
 
 def describe(setup: Setup, encoder_parameters: int) -> None:

@@ -21,7 +21,7 @@ class Starter:
     """One process at a time."""
 
     def __init__(self, xla_flags: str = "", **environment: str):
-        self._xla_flags = xla_flags
+        self._xla_flags, self._runs = xla_flags, 0  # the number of a process that was not waited for yet
         self._program = subprocess.Popen(
             [sys.executable, __file__],
             cwd=ROOT,
@@ -39,14 +39,22 @@ class Starter:
             "out": str(out),
             "err": str(err or out),
         }
+        if self._runs:  # a test has failed before it could wait
+            os.kill(self._runs, signal.SIGKILL)
+            self.wait()
         print(json.dumps(told), file=self._program.stdin, flush=True)
-        return int(self._program.stdout.readline())
+        self._runs = int(self._program.stdout.readline())
+        return self._runs
 
     def wait(self) -> int:
         """How it ended."""
-        return int(self._program.stdout.readline())
+        code = int(self._program.stdout.readline())
+        self._runs = 0
+        return code
 
     def close(self) -> None:
+        if self._runs:
+            os.kill(self._runs, signal.SIGKILL)
         self._program.stdin.close()
         self._program.wait(60)
         self._program.stdout.close()

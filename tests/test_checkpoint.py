@@ -13,7 +13,7 @@ from conftest import DIM, linear_model, make_server
 from disks import file_limit, small_disk
 
 from fedss_jax import methods, parallel
-from fedss_jax.checkpoint import Checkpoints
+from fedss_jax.checkpoint import METADATA, Checkpoints
 from fedss_jax.digest import digest
 from fedss_jax.types import Theta, UserError
 
@@ -25,7 +25,8 @@ fails = pytest.mark.filterwarnings(
 CLASSES = 23
 FEDSS = methods.create("fedss", {"num_negatives": 3, "correct_logits": True})
 OPTIMIZERS = {"lazy": {}, "dense": {"optimizer": "adam", "options": {}}}
-KEY = jax.random.key(7)
+IDENTITY = {"num_classes": CLASSES, "root_key": [1, 2], "data": "ab"}
+HERE = {"devices": "1 cpu", "lanes": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +54,9 @@ def abstract(state):
 
 
 @contextlib.contextmanager
-def opened(tmp_path, server, keep=2, on_error="continue", key=KEY):
-    layout = server.rows.layout
-    with Checkpoints(tmp_path / "checkpoints", layout, key, keep=keep, on_error=on_error) as checkpoints:
+def opened(tmp_path, server, keep=2, on_error="continue", here=HERE, **other):
+    folder, layout = tmp_path / "checkpoints", server.rows.layout
+    with Checkpoints(folder, layout, IDENTITY | other, here, keep=keep, on_error=on_error) as checkpoints:
         yield checkpoints
 
 
@@ -165,11 +166,22 @@ def flip_a_bit(folder):
 
 
 def lose_a_file(folder):
-    (folder / "_CHECKPOINT_METADATA").unlink()
+    (folder / METADATA).unlink()
+
+
+def change_what_it_says(folder):
+    text = (folder / METADATA).read_text()
+    assert '"seconds": ' in text
+    (folder / METADATA).write_text(text.replace('"seconds": ', '"seconds": 3'))
+
+
+def change_a_name(folder):
+    text = (folder / METADATA).read_text()
+    (folder / METADATA).write_text(text.replace('"num_classes"', '"num_classez"'))
 
 
 @fails
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, lose_a_file])
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, lose_a_file, change_what_it_says, change_a_name])
 def test_a_damaged_newest_one_is_put_aside_for_the_one_before(tmp_path, capsys, damage):
     server, state = make(1)
     with opened(tmp_path, server) as checkpoints:
@@ -183,6 +195,7 @@ def test_a_damaged_newest_one_is_put_aside_for_the_one_before(tmp_path, capsys, 
         assert_equal(jax.tree.map(np.asarray, found.state), jax.tree.map(np.asarray, state))
         printed = capsys.readouterr().out
         assert "warning: checkpoint" in printed and "20 is damaged (" in printed and "going on from round 10" in printed
+        checkpoints.tidy()
         save(checkpoints, 20, state)  # its name is free
         checkpoints.wait()
         assert checkpoints.rounds() == [10, 20]
@@ -202,14 +215,60 @@ def test_what_a_killed_writer_leaves_is_cleared_away(tmp_path):
         save(checkpoints, 1, state)
         checkpoints.wait()
     folder = tmp_path / "checkpoints"
-    for left in ("2.orbax-checkpoint-tmp", "0.deleted", "7.damaged"):
+    for left in ("2.orbax-checkpoint-tmp-3", "0.deleted", "7.damaged", "1.backup"):
         (folder / left).mkdir()
     before = {path.name for path in folder.iterdir()}
     with opened(tmp_path, server) as checkpoints:
         assert checkpoints.rounds() == [1] and checkpoints.restore(abstract(state)).round == 1
         assert {path.name for path in folder.iterdir()} == before  # who only reads may not be alone
+        checkpoints.tidy()
+    assert {path.name for path in folder.iterdir()} == {"1", "7.damaged", "1.backup"}
+
+
+def test_who_reads_beside_a_writer_finds_what_is_there_by_then(tmp_path, capsys):
+    server, state = make(1)
+    with opened(tmp_path, server, keep=1) as writer, opened(tmp_path, server) as reader:
+        save(writer, 1, state)
+        writer.wait()
+        rounds, listed = reader.rounds, []
+
+        def write_meanwhile():
+            listed.append(rounds())
+            if len(listed) == 1:
+                save(writer, 2, state)
+                writer.wait()
+            return listed[-1]
+
+        reader.rounds = write_meanwhile
+        assert reader.restore(abstract(state)).round == 2 and listed == [[1], [2]]
+    assert capsys.readouterr().out == ""
+
+
+def test_another_arrangement_is_told(tmp_path, capsys):
+    server, state = make(1)
+    with opened(tmp_path, server) as checkpoints:
         save(checkpoints, 1, state)
-    assert {path.name for path in folder.iterdir()} == {"1", "7.damaged"}
+        checkpoints.wait()
+    for here, told in ((HERE, ""), (HERE | {"lanes": 4}, "up to rounding only (lanes: 3 before, 4 now)")):
+        with opened(tmp_path, server, here=here) as checkpoints:
+            checkpoints.restore(abstract(state))
+        assert told in capsys.readouterr().out
+
+
+def test_old_ones_that_cannot_be_deleted_do_not_end_the_run(tmp_path, capsys, monkeypatch):
+    server, state = make(1)
+
+    def refuse(*_):
+        raise OSError(39, "Directory not empty")
+
+    with opened(tmp_path, server, keep=1) as checkpoints:
+        save(checkpoints, 1, state)
+        checkpoints.wait()
+        monkeypatch.setattr(checkpoints, "_delete_old", refuse)
+        save(checkpoints, 2, state)
+        checkpoints.wait()
+        assert checkpoints.rounds() == [1, 2]
+    assert "cannot be deleted (Directory not empty)" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_other_data_or_versions_is_refused(tmp_path):
@@ -219,12 +278,17 @@ def test_a_checkpoint_of_other_data_or_versions_is_refused(tmp_path):
         checkpoints.wait()
     more, bigger = make(1, classes=24)
     with (
-        opened(tmp_path, more) as checkpoints,
+        opened(tmp_path, more, num_classes=24) as checkpoints,
         pytest.raises(UserError, match="is of 23 classes, and the data has 24 now"),
     ):
         checkpoints.restore(abstract(bigger))
     with (
-        opened(tmp_path, server, key=jax.random.key(8)) as checkpoints,
+        opened(tmp_path, server, data="cd") as checkpoints,
+        pytest.raises(UserError, match="is of other data: labels, or who holds which"),
+    ):
+        checkpoints.restore(abstract(state))
+    with (
+        opened(tmp_path, server, root_key=[1, 3]) as checkpoints,
         pytest.raises(UserError, match="another version"),
     ):
         checkpoints.restore(abstract(state))

@@ -222,11 +222,17 @@ def test_only_a_round_that_broke_by_itself_ends_the_run():
         stats(0.0, 0, steps=0, chosen=3, non_finite=3),  # spoilt, all of them
     ]
     for each in fine:
-        stop_if_diverged(7, each, 0.5)
+        stop_if_diverged(7, each, 0.5, spoilt=False)
+    cannot = stats(9.0, 6, steps=0, chosen=3)
+    stop_if_diverged(7, cannot, 0.5, spoilt=True)
+    for each in (cannot, cannot._replace(clients=None)):
+        with pytest.raises(UserError, match="the server cannot take the step of round 7, after which the model would"):
+            stop_if_diverged(7, each, 0.5, spoilt=False)
+    assert round_scalars(cannot._replace(clients=None), 100, 2) == {"train/loss": 1.5, "server/steps": 0}
     with pytest.raises(
         UserError, match="the training loss of round 7 is nan; lower client.learning_rate, which is 0.5"
     ):
-        stop_if_diverged(7, stats(0.0, 0, steps=0, chosen=3, dropped=1, non_finite=2, broken=2), 0.5)
+        stop_if_diverged(7, stats(0.0, 0, steps=0, chosen=3, dropped=1, non_finite=2, broken=2), 0.5, spoilt=False)
 
 
 def own_features(tmp_path):
@@ -248,6 +254,13 @@ def test_a_run_says_what_became_of_its_clients(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "9 were chosen, 9 dropped out" in said and "in 3 the server took no step" in said
     assert "dropped out" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_server_that_cannot_move_ends_the_run(tmp_path):
+    config = own_features(tmp_path)
+    config.server.optimizer, config.server.options = "adam", "eps=0"  # 0 / 0 in rows that nobody asked for
+    with pytest.raises(UserError, match="the server cannot take the step of round 1"):
+        train(config, str(tmp_path / "run"))
 
 
 def test_centralized_runs_have_no_clients_to_lose(tmp_path, capsys):

@@ -101,6 +101,11 @@ def test_the_map_puts_like_by_like():
     assert distance[same].mean() < 0.5 * distance[~same].mean()
 
 
+@pytest.mark.parametrize("means", [np.zeros((23, 16)), np.full((23, 16), np.nan), np.ones((4, 3))])
+def test_an_encoder_that_has_collapsed_still_gets_a_map(means):
+    assert class_map.place(means).tolist() == [[0.0, 0.0]] * len(means)
+
+
 def test_neighbours_of_some_are_those_of_all():
     vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     rows = np.array([299, 4, 4, 17, 250])

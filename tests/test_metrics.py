@@ -6,12 +6,13 @@ import json
 import os
 import struct
 
+import numpy as np
 import pytest
 from disks import file_limit
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from fedss_jax.boards import TensorBoard, check_wandb
-from fedss_jax.metrics import Progress, Workdir, finished_run
+from fedss_jax.metrics import Progress, Workdir, finished_run, writable
 from fedss_jax.report import curves, summary
 from fedss_jax.types import UserError
 
@@ -89,6 +90,32 @@ def test_numbers_wait_while_the_disk_is_full(tmp_path, capsys):
         folder.finish({})
     (events,) = tmp_path.glob("events.out.tfevents.*")
     assert [event.step for event in read_events(events) if event.summary.value] == [0, 1, 2, 3]
+
+
+def test_nothing_is_lost_where_output_cannot_be_written(tmp_path, monkeypatch):
+    """The disk that is full may be the one that the output goes to."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with begun(tmp_path) as folder, file_limit(10):
+            folder.write(0, {"train/loss": 0.0})
+            Progress(1, 1).update(1, {})
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_numpys_word_for_a_full_disk_has_a_remedy(tmp_path):
+    message = r"cannot be written \(.*requested and.*\); make room and start again"
+    with pytest.raises(UserError, match=message), writable(tmp_path), file_limit(1000):
+        np.save(tmp_path / "large.npy", np.zeros(10_000))
+
+
+def test_a_run_that_is_stopped_leaves_all_its_events(tmp_path):
+    with begun(tmp_path) as folder:
+        for round in range(9):
+            folder.write(round, {"train/loss": 1.0})
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    assert [event.step for event in read_events(events) if event.summary.value] == list(range(9))
 
 
 def read_events(path):

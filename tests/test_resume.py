@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,9 @@ from starts import Starter
 
 from configs import arrays
 from fedss_jax import command_line, export
+from fedss_jax.checkpoint import METADATA
 from fedss_jax.interrupt import Interruption
+from fedss_jax.metrics import Workdir
 from fedss_jax.train import train
 from fedss_jax.types import UserError
 
@@ -212,6 +215,39 @@ def test_a_finished_run_goes_on_only_if_rounds_are_raised(tmp_path, capsys):
         assert longer[name] == at_once[name], name
     rounds = [json.loads(line)["round"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rounds == list(range(11))
+
+
+def test_without_a_checkpoint_a_finished_run_is_not_thrown_away(tmp_path):
+    train(tiny(tmp_path), str(tmp_path / "run"))
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    (tmp_path / "run" / "report.html").unlink()  # as if it had been killed before the page was made
+    train(tiny(tmp_path), str(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.html").exists()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(UserError, match="is finished and has no checkpoint to go on from; choose another folder"):
+        train(tiny(tmp_path, rounds=10), str(tmp_path / "run"))
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_that_could_not_be_read_once_does_not_come_back(tmp_path, monkeypatch):
+    """The run has gone back behind it, and so have its metrics."""
+    whole = train(tiny(tmp_path), str(tmp_path / "run"))
+    (tmp_path / "run" / "summary.json").unlink()
+    metadata = tmp_path / "run" / "checkpoints" / "6" / METADATA
+    content, begin = metadata.read_text(), Workdir.begin
+    metadata.write_text("")
+
+    def interrupted(folder, done=0):
+        begin(folder, done)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workdir, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(tmp_path), str(tmp_path / "run"))
+    monkeypatch.setattr(Workdir, "begin", begin)
+    (tmp_path / "run" / "checkpoints" / "6.damaged" / METADATA).write_text(content)
+    again = train(tiny(tmp_path), str(tmp_path / "run"))
+    assert again["state_digest"] == whole["state_digest"] and again["final"] == whole["final"]
 
 
 def test_a_run_is_exported_as_it_was_at_a_round(tmp_path, capsys):

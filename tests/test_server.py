@@ -133,6 +133,8 @@ def test_unknown_optimizers_and_options_are_refused_with_the_known_names():
         make_optimizer("server", "sgd", 0.1, {"momentum": "fast"})
     with pytest.raises(UserError, match="optax.lbfgs does not work as server.optimizer"):
         make_optimizer("server", "lbfgs", 0.1, {})
+    with pytest.raises(UserError, match="draws random numbers of its own, which a checkpoint does not keep"):
+        make_optimizer("server", "noisy_sgd", 0.1, {"key": 3})
 
 
 @pytest.mark.parametrize("every_row", [False, True])

@@ -19,6 +19,8 @@ def class_means(embeddings: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
 def place(means: np.ndarray, seed: int = 0) -> np.ndarray:
     """Vectors [C, d] as points of the unit square [C, 2]; the same vectors give the same points."""
     centred = means - means.mean(axis=0)
+    if not np.isfinite(centred).all() or not centred.any():  # an encoder that has collapsed; t-SNE would, too
+        return np.zeros((len(means), 2))
     if len(means) < FEWEST:
         directions = np.linalg.svd(centred, full_matrices=False)[2][:2]
         points = centred @ directions.T
