@@ -35,6 +35,7 @@ class Checkpoint(NamedTuple):
     round: int
     state: ServerState
     about: dict[str, Any]  # as `save` was given it
+    changed: list[str]  # in the arrangement since then
 
 
 class Checkpoints:
@@ -159,9 +160,9 @@ class Checkpoints:
                     "" if digest(self._layout, state) == told["digest"] else "its bits are not those that were saved"
                 )
                 if not wrong:
-                    self._tell(round, told, damaged)
+                    self._tell(damaged, round)
                     self._newest = round
-                    return Checkpoint(round, state, told["about"])
+                    return Checkpoint(round, state, told["about"], self._changed(told["arrangement"]))
             if not (self.folder / str(round)).exists():  # the run goes on, and has newer ones by now
                 return self.restore(abstract, which, remedy)
             damaged[round] = wrong or "another process could not read it"
@@ -221,15 +222,14 @@ class Checkpoints:
         if told["arrays"] != _dtypes(abstract) or was != self._identity:
             raise UserError(f"{where} was written by another version of this program or of JAX; go on with that")
 
-    def _tell(self, round: int, told: Mapping[str, Any], damaged: Mapping[int, str]) -> None:
-        """What is worth knowing of the one that was found."""
+    def _tell(self, damaged: Mapping[int, str], instead: int) -> None:
         self._damaged = list(damaged)
-        for other, wrong in damaged.items():
-            say(f"warning: checkpoint {self.folder / str(other)} is damaged ({wrong}); going on from round {round}")
-        was, now = told["arrangement"], self._arrangement
-        changed = [f"{name}: {was.get(name)} before, {now[name]} now" for name in now if was.get(name) != now[name]]
-        if changed:
-            say(f"from here on the numbers are the same up to rounding only ({'; '.join(changed)})")
+        for round, wrong in damaged.items():
+            say(f"warning: checkpoint {self.folder / str(round)} is damaged ({wrong}); going on from round {instead}")
+
+    def _changed(self, was: Mapping[str, Any]) -> list[str]:
+        now = self._arrangement
+        return [f"{name}: {was.get(name)} before, {now[name]} now" for name in now if was.get(name) != now[name]]
 
     def tidy(self) -> None:
         """By who is about to write, and is alone: what a killed writer has left goes, what is damaged is put aside."""

@@ -202,6 +202,8 @@ def begin(simulation: Simulation, folder: Workdir, checkpoints: Checkpoints) -> 
     checkpoints.tidy()
     folder.begin(found.round)
     say(f"going on after round {found.round} of {rounds}, from {checkpoints.folder / str(found.round)}")
+    if found.changed:
+        say(f"from here on the numbers are the same up to rounding only ({'; '.join(found.changed)})")
     return found.state, found.round, SoFar(**found.about)
 
 
