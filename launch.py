@@ -50,6 +50,8 @@ def main(argv: list[str]) -> None:
     chips.keep_quiet()
     config = CONFIG.value
     reads_run = MODE.value in command_line.READ_RUNS and config is None
+    if MODE.value == "export" and not reads_run:
+        raise UserError("--mode=export takes the config of the run in --workdir; leave out --config")
     if not reads_run and (CHECKPOINT.present or INTO.present):
         raise UserError("--checkpoint and --into are for --mode=export and --mode=eval of a run, without --config")
     if reads_run:

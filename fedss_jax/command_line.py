@@ -115,8 +115,6 @@ def parse_flags(argv: list[str], known: flags.FlagValues = flags.FLAGS) -> list[
         raise UserError(f"cannot make sense of {' '.join(rest[1:])}; options are written --name=value")
     if not file and known.mode not in READ_RUNS:
         load_config_file(file)
-    if file and known.mode == "export":
-        raise UserError("--mode=export takes the config of the run in --workdir; leave out --config")
     return rest
 
 

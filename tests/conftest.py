@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Most of a test is compiling small programs, which takes a sixth of the time so. test_launch.py compiles as users do.
+# Most of a test is compiling small programs, which takes a sixth of the time so.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from absl import flags
+from conftest import QUICKLY
 from ml_collections import config_flags
 from starts import Starter
 
@@ -24,10 +26,9 @@ class Done(NamedTuple):
     stderr: str
 
 
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory) -> Iterator[Callable[..., Done]]:
-    """launch.py with these arguments, to its end."""
-    starter, folder = Starter(JAX_DISABLE_MOST_OPTIMIZATIONS="0"), tmp_path_factory.mktemp("printed")
+@contextlib.contextmanager
+def launching(folder: Path, starter: Starter) -> Iterator[Callable[..., Done]]:
+    """A function that runs launch.py with some arguments to its end."""
 
     def launch(*arguments: str) -> Done:
         out, err = folder / "out", folder / "err"
@@ -41,10 +42,23 @@ def launch(tmp_path_factory) -> Iterator[Callable[..., Done]]:
 
 
 @pytest.fixture(scope="module")
-def smoke(launch, tmp_path_factory) -> tuple[Path, str]:
+def launch(tmp_path_factory) -> Iterator[Callable[..., Done]]:
+    with launching(tmp_path_factory.mktemp("printed"), Starter(QUICKLY)) as launch:
+        yield launch
+
+
+@pytest.fixture(scope="module")
+def launch_as_users(tmp_path_factory) -> Iterator[Callable[..., Done]]:
+    """With all that XLA can do, which takes longer to compile."""
+    with launching(tmp_path_factory.mktemp("printed"), Starter(JAX_DISABLE_MOST_OPTIMIZATIONS="0")) as launch:
+        yield launch
+
+
+@pytest.fixture(scope="module")
+def smoke(launch_as_users, tmp_path_factory) -> tuple[Path, str]:
     """One finished run, and what it printed."""
     workdir = tmp_path_factory.mktemp("runs") / "smoke"
-    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.rounds=5")
+    done = launch_as_users("--config=configs/glyphs.py:smoke", f"--workdir={workdir}", "--config.rounds=5")
     assert done.returncode == 0, done.stderr
     return workdir, done.stdout
 
@@ -69,8 +83,8 @@ def test_a_run_leaves_what_it_promises(smoke):
     assert "MAP@10" in table and "start" in table and str(workdir) in where
 
 
-def test_the_same_command_gives_the_same_numbers(launch, smoke, tmp_path):
-    done = launch("--config=configs/glyphs.py:smoke", f"--workdir={tmp_path}/again", "--config.rounds=5")
+def test_the_same_command_gives_the_same_numbers(launch_as_users, smoke, tmp_path):
+    done = launch_as_users("--config=configs/glyphs.py:smoke", f"--workdir={tmp_path}/again", "--config.rounds=5")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (smoke[0] / "metrics.jsonl").read_bytes()
 
@@ -102,7 +116,7 @@ def test_every_kind_of_run_ends_well(launch, settings, tmp_path):
 
 @pytest.mark.parametrize("config", ["sop", "landmarks", "imagenet21k", "pretrain"])
 def test_the_papers_configs_run_on_made_up_pictures(launch, config, tmp_path):
-    done = launch(f"--config=configs/{config}.py:smoke", f"--workdir={tmp_path}")
+    done = launch(f"--config=configs/{config}.py:smoke", "--config.model.options.depth=1", f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["residency"] == "disk" and summary["seconds_waiting_for_data"] >= 0
@@ -128,7 +142,8 @@ def test_without_data_a_run_says_how_to_get_it(launch, config, ways, tmp_path):
 
 
 def test_a_plan_is_printed_and_kept(launch, tmp_path):
-    done = launch("--config=configs/glyphs.py:smoke", "--mode=plan", f"--workdir={tmp_path}/plan")
+    small = ["--config.model.name=linear", "--config.model.options={}"]
+    done = launch("--config=configs/glyphs.py:smoke", *small, "--mode=plan", f"--workdir={tmp_path}/plan")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert "fits            yes" in done.stdout and "planned for the devices here" in done.stdout
     assert json.loads((tmp_path / "plan" / "plan.json").read_text())["devices"] == 1
@@ -259,7 +274,7 @@ def test_a_run_is_scored_and_exported_from_its_folder(launch, smoke):
     assert done.returncode == 0, done.stderr
     final = json.loads((workdir / "summary.json").read_text())["final"]
     scores = json.loads((workdir / "eval" / "eval.json").read_text())
-    assert scores["eval/map10"] == final["eval/map10"] and scores["round"] == 5
+    assert scores["eval/map10"] == pytest.approx(final["eval/map10"], abs=1e-3) and scores["round"] == 5
     done = launch("--mode=export", f"--workdir={workdir}", f"--into={workdir}/for others")
     assert done.returncode == 0 and (workdir / "for others" / "encoder.safetensors").exists(), done.stderr
 

@@ -28,14 +28,11 @@ def keep(rows, touched):
     return rows
 
 
-def wanted(classes, n=N, width=WIDTH):
-    """One client's request for some classes."""
-    valid = np.arange(width) < len(classes)
-    padded = np.resize(np.asarray(classes if len(classes) else [0]), width)
-    request = Sampled(
-        jnp.asarray(padded)[None], jnp.asarray(valid)[None], jnp.asarray(valid)[None], jnp.zeros((1, width))
-    )
-    return request.wanted(n)
+@jax.jit
+@jax.vmap
+def wanted(padded, valid):
+    """One client's requests [R, WIDTH] for some classes, round by round."""
+    return Sampled(padded[None], valid[None], valid[None], jnp.zeros((1, WIDTH))).wanted(N)
 
 
 def touch_patterns(rounds):
@@ -85,7 +82,8 @@ START = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
 def test_lazy_momentum_is_that_of_optax(history, momentum, learning_rate, nesterov):
     lazy = Lazy(layout(), learning_rate, momentum, nesterov)
     optimizer = optax.sgd(learning_rate, momentum or None, nesterov)
-    requests = jax.tree.map(lambda *a: jnp.stack(a), *(wanted(classes) for classes in history.classes))
+    padded = np.array([np.resize(classes or [0], WIDTH) for classes in history.classes])
+    requests = wanted(padded, np.array([np.arange(WIDTH) < len(classes) for classes in history.classes]))
 
     @jax.jit
     def run_lazy(kept):
