@@ -13,7 +13,7 @@ Paper, test top-1 in % after 5,000 rounds, 3 seeds: FedSS 51.7 / 53.3 / 54.9 / 5
 130 / 170 (num_negatives = 5 / 10 / 20 / 40 / 80), PosOnly 43.1, FedAwS 42.5, NegOnly 7.1 to 26.5, FullSoftmax 56.8,
 Centralized 59.5.
 
-Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 0.63 s for a round, 53 minutes
+Time: on a v5e-8 with --config.model.dtype=bfloat16 the TPU compiler estimates 0.52 s for a round, 43 minutes
 for the run (--mode=plan, docs/pods.md; evaluation apart). Not yet measured on a chip.
 """
 
