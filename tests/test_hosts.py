@@ -187,8 +187,7 @@ def test_srun_tells_processes_where_to_meet(tmp_path):
 
 
 def test_a_launched_run_writes_once_and_agrees_with_one_process(tmp_path):
-    small = ["--config.model.name=linear", "--config.model.options={}"]
-    settings = ["--config=configs/glyphs.py:smoke", *small, "--config.rounds=3", "--config.data.residency=host"]
+    settings = ["--config=configs/glyphs.py:smoke", "--config.rounds=3", "--config.data.residency=host"]
     several = ["--coordinator={coordinator}", "--num_processes={count}", "--process_id={number}"]
     command = [sys.executable, "launch.py", *settings, *several, f"--workdir={tmp_path}/" + "{count}-{number}"]
     for code, _, stderr in finish(start(2, command)):

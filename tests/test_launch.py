@@ -108,8 +108,8 @@ def test_the_same_command_gives_the_same_numbers(launch_as_users, smoke, tmp_pat
     ],
     ids=["classification", "centralized", "fedaws-bfloat16", "negonly-adam-holders"],
 )
-def test_every_kind_of_run_ends_well(launch, settings, tmp_path):
-    done = launch(*settings, f"--workdir={tmp_path}")
+def test_every_kind_of_run_ends_well(launch_as_users, settings, tmp_path):
+    done = launch_as_users(*settings, f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["final"]["train/loss"] > 0
 
@@ -142,8 +142,7 @@ def test_without_data_a_run_says_how_to_get_it(launch, config, ways, tmp_path):
 
 
 def test_a_plan_is_printed_and_kept(launch, tmp_path):
-    small = ["--config.model.name=linear", "--config.model.options={}"]
-    done = launch("--config=configs/glyphs.py:smoke", *small, "--mode=plan", f"--workdir={tmp_path}/plan")
+    done = launch("--config=configs/glyphs.py:smoke", "--mode=plan", f"--workdir={tmp_path}/plan")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert "fits            yes" in done.stdout and "planned for the devices here" in done.stdout
     assert json.loads((tmp_path / "plan" / "plan.json").read_text())["devices"] == 1

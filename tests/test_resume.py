@@ -162,7 +162,7 @@ def test_signals_stop_it_where_it_can_go_on(starts, whole):
             last_words = rf"^stopped after round (\d+) of {ROUNDS}; saved up to round \1\. To go on:\npython (.*)$"
             told = re.search(last_words, starts.printed(), re.M)
             assert told and f"--workdir={workdir}" in told[2] and "Traceback" not in starts.printed(), starts.printed()
-            changed = "up to rounding only (devices: 2 cpu before, 1 cpu now)" in starts.printed()
+            changed = "up to rounding only (devices: 2 cpu before, 1 cpu now" in starts.printed()
             assert changed == (workdir == other and number == signal.SIGINT and rounds[-1] > 0), starts.printed()
             rounds.append(int(told[1]))
             devices = 1  # the next goes on with another number

@@ -135,7 +135,7 @@ def test_results_of_another_config_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"another config: version \(1 there, 2 here\)"):
         sweep.sweep(COMMAND, [cell("abc", 0, version=2)], tmp_path, 1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be written"):
         sweep.sweep(COMMAND, CELLS, tmp_path / "file" / "runs", 1)
 
 
