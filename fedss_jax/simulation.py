@@ -76,9 +76,11 @@ class Setup(NamedTuple):
     @property
     def arrangement(self) -> dict[str, Any]:
         """What numbers depend on in their last digits, as it sets the order of additions."""
+        platform = self.mesh.devices.flat[0].platform
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return {
-            "devices": f"{self.mesh.size} {self.mesh.devices.flat[0].platform}",
-            "cores of a host": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "devices": f"{self.mesh.size} {platform}",
+            "cores of a host": cores if platform == "cpu" else None,  # else they add nothing up
             "lanes": self.packing.lanes if self.packing else 0,
             "examples in a part": self.training.part_size,
             "W spread over devices": self.server.rows.layout.sharded,

@@ -83,10 +83,9 @@ def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: in
         refuse_another_run(workdir / cell.name, cell.config, NO_RESULT)
     with writable(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
+    describe(workdir, cells, failed={})  # at once, so that `python -m fedss_jax.report` shows what is done so far
     failed = run(command, cells, workdir, jobs)
-    told = [{"name": cell.name, "row": cell.row, "settings": dict(cell.settings)} for cell in cells]
-    about = {"command": command_line.typed(), "cells": told, "failed": failed}
-    write_json(workdir, "sweep.json", about)
+    describe(workdir, cells, failed)
     rows = tables.read(workdir)
     with writable(workdir):
         tables.write(workdir, rows)
@@ -95,6 +94,11 @@ def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: in
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
+
+
+def describe(workdir: Path, cells: Sequence[Cell], failed: Mapping[str, str]) -> None:
+    told = [{"name": cell.name, "row": cell.row, "settings": dict(cell.settings)} for cell in cells]
+    write_json(workdir, "sweep.json", {"command": command_line.typed(), "cells": told, "failed": failed})
 
 
 def run(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: int) -> dict[str, str]:

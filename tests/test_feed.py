@@ -50,11 +50,15 @@ def simulate(dataset, population, residency, name, *, devices=1, K=5, lanes=2, s
 @pytest.mark.parametrize(
     ("name", "devices", "residency"), [("fedss", 1, "host"), ("fedss", 8, "disk"), ("centralized", 8, "disk")]
 )
-def test_streamed_and_resident_examples_give_the_same_numbers(dataset, population, name, devices, residency):
+def test_streamed_and_resident_examples_give_the_same_numbers(
+    dataset, population, monkeypatch, name, devices, residency
+):
+    # As users have it. As other tests are compiled, the two programs add up in other orders.
+    monkeypatch.setattr(parallel, "compiler_options", lambda mesh: {"xla_cpu_use_fusion_emitters": True})
     resident, resident_losses = simulate(dataset, population, "device", name, devices=devices)
     streamed, losses = simulate(dataset, population, residency, name, devices=devices)
-    chex.assert_trees_all_close(streamed, resident, rtol=2e-5, atol=5e-6)
-    np.testing.assert_allclose(losses, resident_losses, rtol=1e-5)
+    chex.assert_trees_all_close(streamed, resident, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(losses, resident_losses, rtol=1e-6)
 
 
 class Counting:

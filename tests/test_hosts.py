@@ -16,8 +16,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import QUICKLY
 from processes import CASES
+from starts import QUICKLY
 
 from fedss_jax import hosts
 from fedss_jax.types import UserError

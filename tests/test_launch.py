@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import pytest
 from absl import flags
-from conftest import QUICKLY
 from ml_collections import config_flags
-from starts import Starter
+from starts import QUICKLY, Starter
 
 from fedss_jax import command_line
 from fedss_jax.types import UserError

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import QUICKLY
 from ml_collections import ConfigDict
 from playwright.sync_api import Browser, Page, sync_playwright
+from starts import QUICKLY
 
 from configs import arrays
 from fedss_jax.train import train

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from conftest import QUICKLY
-from starts import Starter
+from starts import QUICKLY, Starter
 
 from configs import arrays
 from fedss_jax import command_line, export

@@ -14,6 +14,7 @@ import pytest
 from configs import glyphs
 from fedss_jax import sweep
 from fedss_jax.command_line import load_config_file
+from fedss_jax.report import __main__ as report
 from fedss_jax.sweep import Cell
 from fedss_jax.types import UserError
 
@@ -192,6 +193,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path, runs_die_too):
     assert any(done) and not all(done)
     kept = {path: path.stat().st_mtime_ns for path, was_done in zip(summaries, done) if was_done}
     assert not (tmp_path / "killed" / "table.md").exists()
+    report.main([str(tmp_path / "killed")])  # which shows what there is so far
+    seeds = (tmp_path / "killed" / "table.md").read_text().splitlines()[-1].split("|")[-2]
+    assert sum(done) <= int(seeds) < len(KILLED)
 
     sweep.sweep(COMMAND, KILLED, tmp_path / "killed", 2)
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())

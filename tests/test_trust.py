@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import QUICKLY
+from starts import QUICKLY
 
 from configs import sop, tfds
 

@@ -1,4 +1,4 @@
-"""Makes the page of a run or of a sweep again: python -m fedss_jax.report runs/mine [...]"""
+"""Makes the page of a run, or of a sweep as far as it is, again: python -m fedss_jax.report runs/mine [...]"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(folders: list[str]) -> None:
         elif (folder / "summary.json").exists():
             print(run_page.write(folder))
         else:
-            sys.exit(f"error: {folder} has neither a sweep.json nor a summary.json; name a finished run or sweep")
+            sys.exit(f"error: {folder} has neither a sweep.json nor a summary.json; name a sweep or a finished run")
 
 
 if __name__ == "__main__":
