@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 
 from starts import QUICKLY
 
@@ -63,6 +64,14 @@ def ragged_dataset() -> Dataset:
 def one_device(monkeypatch) -> None:
     """For whole runs in this process: to compile one for eight devices takes several times as long."""
     monkeypatch.setattr(parallel, "make_mesh", partial(parallel.make_mesh, jax.devices()[:1]))
+
+
+@pytest.fixture
+def cache(tmp_path_factory, monkeypatch) -> Path:
+    """An empty folder for what data sets keep of what they have found out."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FEDSS_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture
