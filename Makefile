@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test bench lint browser clean
+.PHONY: demo test bench results lint browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/python launch.py --config=configs/glyphs.py
@@ -14,6 +14,18 @@ test: $(INSTALLED) lint browser
 # Against other simulators, which it installs beside; an hour. The tables are also in runs/bench as JSON.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+# The paper's tables and figures on glyphs, as docs/results.md has them: three to four hours on two cores. Stopped and
+# started again, it goes on where it was.
+SWEEP := $(BIN)/python launch.py --mode=sweep --jobs=2
+results: $(INSTALLED)
+	$(SWEEP) --config=configs/sweeps/glyphs_classification.py --workdir=runs/g1
+	$(SWEEP) --config=configs/sweeps/glyphs.py --workdir=runs/g2
+	$(SWEEP) --config=configs/sweeps/glyphs_overfitting.py --workdir=runs/g4
+	$(BIN)/python -m fedss_jax.analysis.gradient_noise 'runs/g2/method=fedss,num_negatives=20,seed=0'
+	$(BIN)/python -m fedss_jax.analysis.traffic --figure=docs/results/share.svg
+	for sweep in g1 g2 g4; do for figure in runs/$$sweep/figures/*; do cp $$figure docs/results/$$sweep-$${figure##*/}; done; done
+	cp 'runs/g2/method=fedss,num_negatives=20,seed=0'/gradient_noise_*.svg docs/results
 
 # The tests open pages in Debian's Chromium. Who is not root is told how to get it.
 browser:

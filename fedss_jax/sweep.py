@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -48,9 +49,14 @@ class Cell(NamedTuple):
         for key, value in self.settings.items():
             if key == "method":
                 shown.append(paper.METHODS.get(value, value))
+            elif key == "num_negatives":
+                shown.append(f"m = {value}")
+            elif key == "extra_negatives" and value:
+                shown.append("|P_k| − 1 more")
             elif key != "seed":
-                shown.append(f"m = {value}" if key == "num_negatives" else f"{key}={value}")
-        return ", ".join(shown)
+                shown.append(f"{key}={value}")
+        method = self.config.get("method", "")
+        return ", ".join(shown) or paper.METHODS.get(method, method)
 
 
 def list_cells(config_file: ModuleType, config: Any) -> list[Cell]:
@@ -89,8 +95,9 @@ def sweep(command: Sequence[str], cells: Sequence[Cell], workdir: Path, jobs: in
     rows = tables.read(workdir)
     with writable(workdir):
         tables.write(workdir, rows)
+        page = sweep_page.write(workdir, rows)
     say(f"{tables.markdown(rows)}\n{len(cells) - len(failed)} of {len(cells)} runs are done;")
-    say(f"{sweep_page.write(workdir, rows)} shows them; {workdir} also has {', '.join(tables.FORMATS)}")
+    say(f"{page} shows them; {workdir} also has {', '.join(tables.FORMATS)}")
     if failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
         raise UserError(f"{len(failed)} of {len(cells)} runs failed: {reasons}")
@@ -160,7 +167,8 @@ def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int], 
         if is_done(folder):
             return None
         settings = [f"--config.{key}={value}" for key, value in cell.settings.items()]
-        with (folder / "log.txt").open("a") as log:
+        with (folder / "log.txt").open("a+") as log:
+            before = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 [*command, *settings, f"--workdir={folder}"],
                 stdout=log,
@@ -174,10 +182,17 @@ def run_cell(command: Sequence[str], cell: Cell, folder: Path, cores: set[int], 
                 with contextlib.suppress(ProcessLookupError):  # it may have failed at once
                     os.sched_setaffinity(process.pid, cores)
             code = process.wait()
-        if code == 0:
-            return None
-        said = (folder / "log.txt").read_text().strip().splitlines()
-        return said[-1] if said else f"exit code {code}"
+            log.seek(before)
+            return why_it_failed(code, log.read()) if code else None
+
+
+def why_it_failed(code: int, printed: str) -> str:
+    """In one line. printed: by this start of the run."""
+    if code < 0:
+        memory = ", as is done where memory is short" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{memory}"
+    last = (printed.strip().splitlines() or [""])[-1]
+    return last if last.startswith("error:") else f"exit code {code}; the last it said: {last or 'nothing'}"
 
 
 def is_done(folder: Path) -> bool:
@@ -192,20 +207,24 @@ class Overall:
         self._done = {cell.name for cell in cells if is_done(workdir / cell.name)}
         self._workdir = workdir
         self._began = time.monotonic()
-        self._total = sum(self._rounds.values())
-        self._at_start = sum(self._rounds[name] for name in self._done)
+        self._at_start = self._so_far()  # with what runs had done before they were stopped
         if self._done:
             say(f"{len(self._done)} of {len(cells)} runs are done already")
         self._bar = None
         if sys.stdout.isatty():
-            self._bar = tqdm(total=self._total, initial=self._at_start, unit="round", file=sys.stdout, smoothing=0.0)
+            total = sum(self._rounds.values())
+            self._bar = tqdm(total=total, initial=self._at_start, unit="round", file=sys.stdout, smoothing=0.0)
 
     def update(self, ended: Sequence[Cell]) -> None:
         """ended: cells that are over now, well or not."""
         told = [cell.name for cell in ended if cell.name not in self._done]
         self._done.update(told)
+        for name in told:
+            if not is_done(self._workdir / name):  # it failed, and what it has not done will not be done
+                self._rounds[name] = self._rounds_of(name)
         if self._bar is not None:
             self._bar.set_postfix_str(f"{len(self._done)}/{len(self._rounds)} runs", refresh=False)
+            self._bar.total = sum(self._rounds.values())
             self._bar.update(self._so_far() - self._bar.n)
         elif told:
             for name in told:
@@ -230,5 +249,5 @@ class Overall:
 
     def _times(self) -> str:
         passed, so_far = time.monotonic() - self._began, self._so_far()
-        left = passed * (self._total - so_far) / max(1, so_far - self._at_start)
+        left = passed * (sum(self._rounds.values()) - so_far) / max(1, so_far - self._at_start)
         return f"{tqdm.format_interval(passed)}, about {tqdm.format_interval(left)} left"

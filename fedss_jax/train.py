@@ -17,7 +17,7 @@ from fedss_jax.analysis import findings
 from fedss_jax.boards import check_wandb
 from fedss_jax.checkpoint import Checkpoints
 from fedss_jax.command_line import to_go_on
-from fedss_jax.config import may_change, resolve
+from fedss_jax.config import fit_to_population, may_change, resolve
 from fedss_jax.digest import digest
 from fedss_jax.dispatch import IN_FLIGHT, Dispatcher, compile_rounds
 from fedss_jax.evaluate.class_rows import class_matrix
@@ -89,7 +89,7 @@ class SoFar:
     last: dict[str, float]  # scalars of the last round
     examples: int = 0
     slots: int = 0
-    bytes: float = 0.0  # that a mean client received and sent
+    communication: dict[str, float] = dataclasses.field(default_factory=dict)  # comm/... of all rounds, summed
     seconds: float = 0.0
     seconds_compiling: float = 0.0
     seconds_training: float = 0.0
@@ -99,7 +99,8 @@ class SoFar:
         self.last = scalars
         self.examples += int(stats.examples)
         self.slots += int(stats.slots)
-        self.bytes += scalars.get("comm/bytes_down", 0.0) + scalars.get("comm/bytes_up", 0.0)
+        for name in (name for name in scalars if name.startswith("comm/")):
+            self.communication[name] = self.communication.get(name, 0.0) + scalars[name]
 
     @property
     def score(self) -> float | None:
@@ -263,6 +264,8 @@ def finish(
         "task": dataset.task,
         "rounds": config.rounds,
         "seed": config.seed,
+        "split": config.eval.split,
+        "num_negatives": fit_to_population(config, setup.population, dataset.num_classes).num_negatives,
         "num_classes": dataset.num_classes,
         "encoder_parameters": encoder_parameters,
         "dim": config.model.dim,
@@ -278,7 +281,8 @@ def finish(
         "seconds_waiting_for_data": so_far.seconds_waiting_for_data,
         "rounds_per_second": config.rounds / so_far.seconds_training,
         "real_share_of_slots": so_far.examples / max(so_far.slots, 1),
-        "bytes_per_client_per_round": so_far.bytes / config.rounds,
+        # Of a mean client in a mean round; nothing where nobody is federated.
+        "communication": {name: total / config.rounds for name, total in so_far.communication.items()},
     }
     if folder.writes:
         with writable(folder.path):

@@ -30,6 +30,8 @@ DRAWINGS = {
     "share": figures.layer_share({64: {100: 0.1, 10000: 0.5}, 1280: {100: 0.2, 10000: 0.9}}),
     "lines": figures.lines([Curve("a <b>", [1, 2], [0.1, 0.2], [0.01, 0.02])], x="x", y="y", about='"quoted"'),
     "long labels": figures.lines([Curve(f"{LONG} {i}", [1], [0.1]) for i in range(4)], x="x", y="y", about="labels"),
+    "dollars": figures.lines([Curve("data.root=$A^$B^", [1], [0.1]), Curve("b", [1], [0.1])], x="x", y="y", about=""),
+    "a title with dollars": figures.confusion([[1, 0]], ["a"], "$A^$B^"),
     "long names": figures.traffic({f"{LONG} {i}": (0.3, 0.01) for i in range(4)}),
 }
 

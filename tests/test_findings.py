@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
@@ -45,6 +46,8 @@ def test_what_a_page_needs(task, tmp_path):
     assert kinds.count("worst") == kinds.count("best") == 16 and len(kinds) == CLASSES * EACH
     scores = {kind: [q["score"] for q in told["queries"] if q["kind"] == kind] for kind in set(kinds)}
     assert max(scores["worst"]) <= min(scores["random"]) and max(scores["random"]) <= min(scores["best"])
+    searched = {query["class"] for query in told["queries"]}
+    assert {each["class"] for part in ("hardest", "easiest", "map") for each in told[part]} <= searched
     for query in told["queries"]:
         assert len(query["neighbours"]) == 10
         assert all((n["class"] == query["class"]) == n["right"] for n in query["neighbours"])
@@ -68,6 +71,27 @@ def test_a_querys_score_is_its_share_of_what_it_could_have():
     assert possible.tolist() == [2, 2, 2, 1, 1, 0]
     assert near[0].tolist()[:2] == [1, 3]  # then the third of its class, at rank 3
     assert attained[0] == pytest.approx((1 + 2 / 3) / 2) and attained[5] == 0
+
+
+def test_who_is_alone_in_its_class_is_not_judged():
+    data, centres = dataset()
+    images, labels = data.test.images, data.test.labels.copy()
+    labels[labels == 7] = [7, 20, 21, 22, 23, 24]  # six classes of one
+    names = [str(i) for i in range(25)]
+    alone = dataclasses.replace(data, test=Examples(images, labels, names))
+    told = findings.find(alone, embed, centres).told
+    assert told["alone"] == 6 and told["classes"] == CLASSES + 5 and len(told["class_scores"]) == CLASSES - 1
+    assert all(query["possible"] == EACH - 1 for query in told["queries"]) and told["hardest"][0]["class"] == "3"
+
+
+def test_queries_are_of_as_many_classes_as_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(findings, "QUERIES", 60)
+    rng = np.random.default_rng(0)
+    labels, scores = np.repeat(np.arange(40), 50), rng.random(2000)
+    chosen = findings.choose_queries(scores, labels, np.arange(2000), np.array([3, 9]), rng)
+    assert len(chosen) == len({q for _, q in chosen}) == 60
+    assert sorted(labels[q] for kind, q in chosen if kind == "listed") == [3, 9]
+    assert len({labels[q] for kind, q in chosen if kind == "random"}) == 26  # all that there was room for
 
 
 def test_features_have_no_pictures(tmp_path):

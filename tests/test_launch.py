@@ -76,7 +76,8 @@ def test_a_run_leaves_what_it_promises(smoke):
     assert summary["final"] == {k: v for k, v in lines[-1].items() if k != "round"}
     assert summary["rounds_per_second"] > 0 and summary["seconds"] > summary["seconds_training"] > 0
     rows = 20 + 20
-    assert summary["bytes_per_client_per_round"] == 2 * 4 * (summary["encoder_parameters"] + rows * 64)
+    sent = 4 * (summary["encoder_parameters"] + rows * 64)
+    assert summary["communication"] == {"comm/classes": rows, "comm/bytes_down": sent, "comm/bytes_up": sent}
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
     table, where = printed.split("round 5/5")[1], printed.splitlines()[-1]
     assert "MAP@10" in table and "start" in table and str(workdir) in where

@@ -225,10 +225,11 @@ def test_the_curves_are_a_picture(tmp_path):
 
 
 def test_the_table_puts_start_beside_end():
-    final = {"eval/map10": 0.42, "eval/map10_ceiling": 0.83, "comm/bytes_down": 3e5, "comm/classes": 40.0}
+    sent = {"comm/bytes_down": 3e5, "comm/bytes_up": 3e5, "comm/classes": 40.0}
     told = {
         "start": {"eval/map10": 0.2, "eval/map10_ceiling": 0.83},
-        "final": final,
+        "final": {"eval/map10": 0.42, "eval/map10_ceiling": 0.83},
+        "communication": sent,
         "encoder_parameters": 86_272,
         "num_classes": 2000,
         "rounds_per_second": 2.0,
@@ -243,3 +244,5 @@ def test_the_table_puts_start_beside_end():
     assert "40 of 2,000 classes a round: 0.30 MB, and sent as much back (the whole model: 0.86 MB)" in costs
     assert "90 s training (0.5 s of it waiting for data)" in costs
     assert "waiting" not in summary.costs(told | {"residency": "device"}, 64)
+    assert "(not all did)" in summary.costs(told | {"communication": sent | {"comm/bytes_up": 2e5}}, 64)
+    assert "client" not in summary.costs(told | {"communication": {}}, 64)

@@ -167,13 +167,17 @@ def test_the_gallery_shows_and_finds(run, browser):
         assert rows.first.locator(".shown.right").count() > worst
         page.locator("#more").click()
         assert rows.count() == 16
+        marks = {mark.inner_text() for mark in page.locator("#queries .mark").all()}
+        assert marks == {"✓", "✗"}  # right and wrong are told without colours
         page.locator("#search").fill("CLASS 7")
         names = page.locator("#queries .about b").all_inner_texts()
         assert names and set(names) == {"class 7"}
+        found = page.locator("#classmap .found").evaluate_all("all => all.map((each) => each.dataset.name)")
+        assert found == ["class 7"]
+        page.locator("#search").fill("0.")  # a score is not a name
+        assert page.locator("#classmap .found").count() == 0
         page.locator("#search").fill("no such class")
         assert rows.count() == 0 and "no queries" in page.locator("#count").inner_text()
-        marks = {mark.inner_text() for mark in page.locator("#queries .mark").all()}
-        assert marks <= {"✓", "✗"}  # right and wrong are told without colours
 
 
 def test_names_from_data_stay_text(run, browser):
@@ -229,11 +233,11 @@ def test_a_sweep_compares_its_runs_and_names_what_failed(sweep, browser):
     with Opened(browser, sweep) as page:
         table = page.locator("#scores tbody tr")
         assert table.locator("th").all_inner_texts() == [
-            "untrained",
+            "before training",
             "FedSS, m = 4",
             "FedSS, m = 6",
             "NegOnly, m = 4",
-            "NegOnly, m = 4, extra_negatives=True",
+            "NegOnly, m = 4, |P_k| − 1 more",
             "FullSoftmax",
             "FedSS, m = 1000",
         ]

@@ -106,7 +106,7 @@ def assert_same_run(workdir: Path, whole: Path) -> None:
     for name in ("metrics.jsonl", "encoder.safetensors", "class_matrix.npy"):
         assert (workdir / name).read_bytes() == (whole / name).read_bytes(), name
     mine, other = summary(workdir), summary(whole)
-    for name in ("state_digest", "start", "final", "rounds", "real_share_of_slots", "bytes_per_client_per_round"):
+    for name in ("state_digest", "start", "final", "rounds", "real_share_of_slots", "communication"):
         assert mine[name] == other[name], name
     assert mine["seconds"] > mine["seconds_training"] > 0
 
@@ -212,7 +212,7 @@ def test_a_finished_run_goes_on_only_if_rounds_are_raised(tmp_path, capsys):
     longer = train(tiny(tmp_path, rounds=10, every=0), str(tmp_path / "run"))
     assert "going on after round 6 of 10" in capsys.readouterr().out
     at_once = train(tiny(tmp_path, rounds=10), str(tmp_path / "at once"))
-    for name in ("state_digest", "start", "final", "real_share_of_slots", "bytes_per_client_per_round"):
+    for name in ("state_digest", "start", "final", "real_share_of_slots", "communication"):
         assert longer[name] == at_once[name], name
     rounds = [json.loads(line)["round"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rounds == list(range(11))

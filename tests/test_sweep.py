@@ -32,8 +32,9 @@ if settings["method"] == "bad":
     sys.exit("error: no such | method")
 score = 0.1 * int(settings["seed"]) + len(settings["method"])
 seed = int(settings["seed"])
-final = {"eval/map10": score, "comm/classes": 40.0}
+final = {"eval/map10": score}
 summary = {"method": settings["method"], "seed": seed, "start": {"eval/map10": seed}, "final": final}
+summary |= {"communication": {"comm/classes": 40.0}}
 summary |= {"dataset": "made up", "task": "retrieval", "num_classes": 200, "dim": 4, "encoder_parameters": 1000}
 (folder / "config.json").write_text('{"version": 1}')
 (folder / "metrics.jsonl").write_text(json.dumps({"round": 1, **final}))
@@ -110,7 +111,7 @@ def test_config_files_that_cannot_be_read_are_refused(tmp_path):
 
 def test_a_sweep_prints_and_keeps_its_tables_and_fails_with_its_cells(tmp_path, capsys):
     cells = [*CELLS, cell("bad", 0)]
-    with pytest.raises(UserError, match=r"1 of 5 runs failed: method=bad,seed=0: error: no such | method"):
+    with pytest.raises(UserError, match=r"1 of 5 runs failed: method=bad,seed=0: error: no such \| method"):
         sweep.sweep(COMMAND, cells, tmp_path / "runs", 2)
     table = (tmp_path / "runs" / "table.md").read_text()
     assert table in capsys.readouterr().out
@@ -153,23 +154,46 @@ def test_failures_are_named_and_do_not_stop_the_others(tmp_path):
     assert json.loads(summary.read_text())["final"]["eval/map10"] == 3
 
 
+def leave_rounds(folder, rounds):
+    """As a run does that is under way."""
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("{}\n" * (1 + rounds))  # the start, and a line a round
+
+
 def test_progress_is_in_rounds_with_the_time_that_is_left(tmp_path, capsys, monkeypatch):
-    cells = [Cell({"method": name, "seed": 0}, {"rounds": 100}) for name in ("a", "b", "c", "d")]
-    for done in cells[:1]:
-        (tmp_path / done.name).mkdir()
-        (tmp_path / done.name / "summary.json").write_text("{}")
+    cells = [Cell({"method": name, "seed": 0}, {"rounds": 100}) for name in ("a", "b", "c", "d", "e")]
+    a, b, c, _, e = (tmp_path / cell.name for cell in cells)
+    for folder in (a, b, e):
+        folder.mkdir()
+    (a / "summary.json").write_text("{}")
+    leave_rounds(c, 80)  # before it was stopped
     clock = iter([0.0, 10.0])
     monkeypatch.setattr(sweep.time, "monotonic", lambda: next(clock))
     progress = sweep.Overall(cells, tmp_path)
-    (tmp_path / cells[2].name).mkdir()
-    (tmp_path / cells[2].name / "metrics.jsonl").write_text("{}\n" * 26)  # the start and 25 rounds
+    (b / "summary.json").write_text("{}")
+    leave_rounds(c, 95)
+    leave_rounds(e, 10)
     progress.update([cells[0], cells[1]])
-    lines = capsys.readouterr().out.splitlines()
-    # 125 rounds in 10 seconds, and 175 to go
-    assert lines == [
-        "1 of 4 runs are done already",
-        "2 of 4 runs are over (00:10, about 00:14 left): method=b,seed=0",
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: 12.5)
+    progress.update([cells[4]])  # which has failed after ten
+    # 125 rounds in 10 seconds, and 195 to go, of which 90 will not come
+    assert capsys.readouterr().out.splitlines() == [
+        "1 of 5 runs are done already",
+        "2 of 5 runs are over (00:10, about 00:15 left): method=b,seed=0",
+        "3 of 5 runs are over (00:12, about 00:10 left): method=e,seed=0",
     ]
+
+
+def test_why_a_run_failed_is_told_in_a_line():
+    assert sweep.why_it_failed(1, "round 3\nerror: lower it\n") == "error: lower it"
+    assert sweep.why_it_failed(3, "") == "exit code 3; the last it said: nothing"
+    assert sweep.why_it_failed(1, "round 3\nKeyError: 3") == "exit code 1; the last it said: KeyError: 3"
+    assert sweep.why_it_failed(-9, "round 3") == "killed by SIGKILL, as is done where memory is short"
+    assert sweep.why_it_failed(-15, "") == "killed by SIGTERM"
+
+
+def test_seeds_alone_have_a_row_too():
+    assert Cell({"seed": 3}, {"method": "fedss"}).row == "FedSS"
 
 
 KILLED = [cell("abc", seed, sleep=0.7) for seed in range(5)]

@@ -53,7 +53,7 @@ def test_what_a_method_asks_for_is_what_the_engine_gathers(name, population, sto
     kind = make_round(training, server, Packing(everyone, 2), mesh)
     start = Theta(linear_model().init(jax.random.key(0)), class_matrix.init(jax.random.key(1), CLASSES, DIM, 1.0))
     _, stats = jax.jit(kind.one)(server.start(start), *store, population, jax.random.key(2))
-    asked = traffic.requested(method, np.asarray(population.num_positives), CLASSES)
+    asked = np.asarray(method.num_requested(population.num_positives, CLASSES))
     assert int(stats.clients.received) == int(stats.clients.returned) == asked.sum()
     assert int(stats.clients.counted) == everyone
     by_hand = {"fedss": 3, "negonly": 3 - 1, "posonly": 0, "fedaws": 0}

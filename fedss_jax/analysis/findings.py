@@ -17,9 +17,8 @@ from fedss_jax.types import Dataset, Images
 
 EXAMPLES = 65_536  # of the test part, at most; whole classes of them
 SHOWN = 10  # neighbours of a query
-QUERIES = 160  # on the page, of which ...
+QUERIES = 300  # on the page, of which ...
 EXTREMES = 16  # ... so many are the worst, and as many the best
-MAP_CLASSES = 400
 LISTED = 8  # classes among the hardest, and among the easiest
 CLIENT_EXAMPLES = 2_000  # of the client whose confusion is shown, at most
 
@@ -37,13 +36,18 @@ def find(dataset: Dataset, embed: Embed, class_matrix: np.ndarray, seed: int = 0
     examples = whole_classes(test.labels, EXAMPLES, rng)
     labels, embeddings = test.labels[examples], embed(test.images, examples)
     near, attained, possible = retrieve(embeddings, labels)
+    # Who is alone in its class can find nothing: that tells nothing of the encoder.
+    answerable = np.flatnonzero(possible) if possible.any() else np.arange(len(labels))
     if dataset.task == "classification":
-        per_example, score = predict(embeddings, class_matrix) == labels, "top-1"
+        judged, per_example, score = np.arange(len(labels)), predict(embeddings, class_matrix) == labels, "top-1"
     else:
-        per_example, score = attained, "MAP@10, as a share of what is attainable"
-    classes, by_class = np.unique(labels, return_inverse=True)
-    per_class = np.bincount(by_class, per_example) / np.bincount(by_class)
-    first = np.unique(by_class, return_index=True)[1]  # an example of each class, to show it by
+        judged, per_example, score = answerable, attained, "MAP@10, as a share of what is attainable"
+    classes, first, by_class = np.unique(labels[judged], return_index=True, return_inverse=True)
+    first = judged[first]  # an example of each class, to show it by
+    per_class = np.bincount(by_class, per_example[judged]) / np.bincount(by_class)
+    order = np.argsort(per_class, kind="stable").tolist()
+    hardest, easiest = order[:LISTED], order[: -LISTED - 1 : -1]
+    chosen = choose_queries(attained, labels, answerable, classes[hardest + easiest], rng)
 
     shown: dict[int, int] = {}  # place among `examples` -> number of the picture
 
@@ -65,22 +69,23 @@ def find(dataset: Dataset, embed: Embed, class_matrix: np.ndarray, seed: int = 0
                 for i in near[q].tolist()
             ],
         }
-        for kind, q in choose_queries(attained, rng)
+        for kind, q in chosen
     ]
 
     def about(c: int) -> dict[str, Any]:
         return {"class": name(classes[c]), "picture": picture(first[c]), "score": round(float(per_class[c]), 4)}
 
-    order = np.argsort(per_class, kind="stable").tolist()
-    mapped = np.sort(rng.choice(len(classes), min(MAP_CLASSES, len(classes)), replace=False))
-    points = class_map.place(class_map.class_means(embeddings, labels)[1][mapped])
+    mapped = np.flatnonzero(np.isin(classes, labels[[q for _, q in chosen]]))  # so that a search finds all of them
+    points = class_map.place(class_map.class_means(embeddings[judged], labels[judged])[1][mapped])
     told = {
         "score": score,
-        "examples": len(examples),
+        "examples": [len(examples), len(test)],
+        "classes": len(np.unique(test.labels)),
+        "alone": len(np.unique(labels)) - len(classes),
         "queries": queries,
         "class_scores": np.round(per_class, 4).tolist(),
-        "hardest": [about(c) for c in order[:LISTED]],
-        "easiest": [about(c) for c in order[: -LISTED - 1 : -1]],
+        "hardest": [about(c) for c in hardest],
+        "easiest": [about(c) for c in easiest],
         "map": [about(c) | {"at": [round(float(v), 4) for v in at]} for c, at in zip(mapped.tolist(), points)],
         "confusion": client_confusion(dataset, embed, class_matrix),
     }
@@ -116,15 +121,23 @@ def retrieve(embeddings: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
     return near, SHOWN * reached / np.maximum(possible, 1), possible
 
 
-def choose_queries(scores: np.ndarray, rng: np.random.Generator) -> list[tuple[str, int]]:
-    """Which queries to show, and as what: of the worst and of the best, at random among equals, and any others."""
-    order = rng.permutation(len(scores))
-    order = order[np.argsort(scores[order], kind="stable")].tolist()
+def choose_queries(
+    scores: np.ndarray, labels: np.ndarray, among: np.ndarray, listed: np.ndarray, rng: np.random.Generator
+) -> list[tuple[str, int]]:
+    """Which of some examples to show as queries, and as what: of the worst and of the best, at random among equals; one
+    of each listed class, for those who search for it; and any others, of as many classes as there is room for.
+    """
+    order = rng.permutation(among)
+    order = order[np.argsort(scores[order], kind="stable")]
     extremes = min(EXTREMES, len(order) // 3)
     worst, best = order[:extremes], order[len(order) - extremes :][::-1]
-    rest = rng.permutation(order[extremes : len(order) - extremes])[: QUERIES - 2 * extremes].tolist()
-    kinds = (("worst", worst), ("best", best), ("random", rest))
-    return [(kind, q) for kind, chosen in kinds for q in chosen]
+    rest = rng.permutation(order[extremes : len(order) - extremes])
+    is_first = np.isin(np.arange(len(rest)), np.unique(labels[rest], return_index=True)[1])
+    is_listed = is_first & np.isin(labels[rest], listed)
+    others = np.concatenate([rest[is_first & ~is_listed], rest[~is_first]])
+    room = QUERIES - 2 * extremes - int(is_listed.sum())
+    kinds = {"worst": worst, "best": best, "listed": rest[is_listed], "random": others[:room]}
+    return [(kind, q) for kind, chosen in kinds.items() for q in chosen.tolist()]
 
 
 def predict(embeddings: np.ndarray, class_matrix: np.ndarray, at_a_time: int = 1024) -> np.ndarray:
@@ -138,7 +151,8 @@ def predict(embeddings: np.ndarray, class_matrix: np.ndarray, at_a_time: int = 1
 def client_confusion(dataset: Dataset, embed: Embed, class_matrix: np.ndarray) -> dict[str, Any]:
     """Of the first client that holds anything, so that all runs on the same data show the same client."""
     client, held = next((i, held) for i, held in enumerate(dataset.clients) if len(held))
-    held = held[:CLIENT_EXAMPLES]
+    if len(held) > CLIENT_EXAMPLES:
+        held = np.sort(np.random.default_rng(0).choice(held, CLIENT_EXAMPLES, replace=False))
     labels = dataset.train.labels[held]
     positives, counts = confusion(embed(dataset.train.images, held), labels, class_matrix)
     names = [dataset.train.name(int(label)) for label in positives]

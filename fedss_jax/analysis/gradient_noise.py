@@ -28,6 +28,7 @@ from fedss_jax.methods import Method
 from fedss_jax.report import figures
 from fedss_jax.types import Clients, Model, Theta, UserError
 
+SIZES = [5, 10, 20, 40, 80, 160, 320, 640]  # |N_k|
 Logits = Callable[[jax.Array, jax.Array], jax.Array]  # embeddings [B, d], rows of W [S, d] -> [B, S]
 
 
@@ -94,22 +95,24 @@ def measure(
     if max(num_negatives) > most:
         raise UserError(f"{max(num_negatives)} negatives are too many: batches leave {most} other classes; lower them")
     full = jax.jit(partial(update, model, logits, methods.fullsoftmax()))
-    root = jax.random.key(seed)
-
+    sampled = {
+        m: jax.jit(partial(update, model, logits, methods.fedss(num_negatives=m, correct_logits=True)))
+        for m in num_negatives
+    }
     found: dict[int, list[Noise]] = {m: [] for m in num_negatives}
-    for m in num_negatives:
-        fedss = methods.fedss(num_negatives=m, correct_logits=True)
-        sampled = jax.jit(partial(update, model, logits, fedss))
-        for i, (images, labels) in enumerate(batches):
-            keys = jax.random.split(jax.random.fold_in(root, i), clients)
-            exact = full(theta, images, labels, keys[:1])
-            found[m].append(noise(exact, sampled(theta, images, labels, keys)))
+    for i, batch in enumerate(batches):
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), clients)
+        exact = full(theta, *batch, keys[:1])
+        for m in num_negatives:
+            found[m].append(noise(exact, sampled[m](theta, *batch, keys)))
     return {m: Noise(*(np.array(numbers) for numbers in zip(*each))) for m, each in found.items()}
 
 
 def draw_batches(run: finished.Run, count: int, size: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     """Batches of the run's training examples, without augmentation: all clients must see the same."""
     rng, examples = np.random.default_rng(seed), run.dataset.train
+    if size > len(examples):
+        raise UserError(f"--size is {size}, but there are only {len(examples)} training examples; lower it")
     drawn = [np.sort(rng.choice(len(examples), size, replace=False)) for _ in range(count)]
     prepare = jax.jit(jax.vmap(run.dataset.transform.test))
     return [(prepare(jnp.asarray(examples.images[rows])), examples.labels[rows]) for rows in drawn]
@@ -118,7 +121,7 @@ def draw_batches(run: finished.Run, count: int, size: int, seed: int = 0) -> lis
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="gradient_noise", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--negatives", type=int, nargs="+", default=[5, 10, 20, 40, 80, 160, 320, 640])
+    parser.add_argument("--negatives", type=int, nargs="+", help=f"by default {SIZES}, as far as there are classes")
     parser.add_argument("--clients", type=int, default=32, help="in a round")
     parser.add_argument("--batches", type=int, default=16, help="how many D to take the mean over")
     parser.add_argument("--size", type=int, default=32, help="|D|")
@@ -126,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = finished.read(options.run)
     batches = draw_batches(run, options.batches, options.size)
     logits = partial(cosine_logits, scale=run.config["model"]["logit_scale"])
-    found = measure(run.model, logits, run.theta, batches, num_negatives=options.negatives, clients=options.clients)
+    negatives = options.negatives or [m for m in SIZES if m <= len(run.theta.class_matrix) - options.size]
+    found = measure(run.model, logits, run.theta, batches, num_negatives=negatives, clients=options.clients)
     table = [
         {"num_negatives": m} | {name: float(np.mean(values)) for name, values in each._asdict().items()}
         for m, each in found.items()

@@ -13,7 +13,7 @@ from fedss_jax.types import Images
 
 SIDE = 48  # pixels, at most
 AT_A_TIME = 64  # pictures that are read; whole ones of a large data set would fill the memory
-QUALITY = 82  # of WebP: fine enough at this size, and a page of two thousand stays near a megabyte
+QUALITY = 82  # of WebP: fine enough at this size, and a page of three thousand stays below two megabytes
 
 
 def are_pictures(images: Images) -> bool:

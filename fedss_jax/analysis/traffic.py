@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from fedss_jax import models
-from fedss_jax.methods import Method
 from fedss_jax.report import figures
 
 BYTES = 4  # a float32 parameter
@@ -54,13 +52,6 @@ class Traffic(NamedTuple):
 def count(encoder_parameters: int, num_classes: int, requested: int, dim: int) -> Traffic:
     """requested: |S_k|, the classes that a client asks for."""
     return Traffic(encoder_parameters, num_classes * dim, requested * dim)
-
-
-def requested(method: Method, num_positives: np.ndarray, num_classes: int) -> np.ndarray:
-    """|S_k| of clients with so many classes of their own, [K]: what a method asks for, without running it."""
-    if method.requests_all:
-        return np.full_like(num_positives, num_classes)
-    return num_positives + method.num_negatives(num_positives)
 
 
 def layer_share(name: str, dims: Sequence[int], num_classes: Sequence[int]) -> dict[int, dict[int, float]]:

@@ -24,7 +24,7 @@ def draw(workdir: Path, title: str) -> Path:
     lines = read(workdir)
     figure = Figure(figsize=(10, 4), layout="constrained")
     loss, score = figure.subplots(1, 2)
-    loss.set(xlabel="round", ylabel="training loss at the clients")
+    loss.set(xlabel="round", ylabel="training loss")
     trained = [line for line in lines if "train/loss" in line]
     loss.plot([m["round"] for m in trained], [m["train/loss"] for m in trained], color="#0072B2", lw=1.2)
     for key, (label, colour) in SCORES.items():

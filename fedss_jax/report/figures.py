@@ -29,6 +29,7 @@ LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5))
 MARKERS = "os^DPvX*"
 WIDTH, HEIGHT = 5.6, 3.5  # inches; all figures have one scale, and their text can be read on a phone
 LINE = 0.2  # inches, of text
+LABEL_SHARE = 0.12  # of an axis: room for the label of a tick
 LABEL = 32  # letters in a line of a label: two columns of them, or one and bars, have room
 
 
@@ -85,8 +86,18 @@ def _log_x(axes: Axes, curves: Sequence[Curve]) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     ticks = sorted({u for curve in curves for u in curve.x})
     if len(ticks) <= 8:
-        axes.set_xticks(ticks)
+        axes.set_xticks(_apart(ticks))
         axes.minorticks_off()
+
+
+def _apart(ticks: Sequence[float]) -> list[float]:
+    """Those of some on a logarithmic axis whose labels do not touch."""
+    least = LABEL_SHARE * np.log(ticks[-1] / ticks[0])
+    chosen: list[float] = []
+    for tick in ticks:
+        if not chosen or np.log(tick / chosen[-1]) >= least:
+            chosen.append(tick)
+    return chosen
 
 
 def loss(history: Sequence[Mapping[str, float]]) -> Drawing:
@@ -96,7 +107,7 @@ def loss(history: Sequence[Mapping[str, float]]) -> Drawing:
         axes = figure.subplots()
         trained = [line for line in history if "train/loss" in line]
         axes.plot([m["round"] for m in trained], [m["train/loss"] for m in trained], color=BLUE, linewidth=1.2)
-        axes.set(xlabel="round", ylabel="training loss at the clients")
+        axes.set(xlabel="round", ylabel="training loss")
     return Drawing(figure, "Training loss over rounds")
 
 
@@ -119,7 +130,12 @@ def scores(history: Sequence[Mapping[str, float]], names: Mapping[str, str]) -> 
 
 
 def _wrapped(label: str) -> str:
-    return "\n".join(textwrap.wrap(label, LABEL)) or label
+    return _literal("\n".join(textwrap.wrap(label, LABEL)) or label)
+
+
+def _literal(text: str) -> str:
+    """As it is: dollars would begin mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _legend_lines(labels: Sequence[str]) -> int:
@@ -167,6 +183,7 @@ def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
 def confusion(counts: Sequence[Sequence[int]], names: Sequence[str], title: str = "") -> Drawing:
     """Counts [P, P + 1]; the last column, for classes that are not the client's, is left out if it is empty."""
     share = np.asarray(counts, float)
+    right = np.trace(share) / max(share.sum(), 1)
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1)
     columns = [*names, "other"]
     if not share[:, -1].any():
@@ -179,15 +196,14 @@ def confusion(counts: Sequence[Sequence[int]], names: Sequence[str], title: str 
         short = [_short(name) for name in columns]
         axes.set_xticks(range(len(columns)) if few else [], short if few else [], rotation=90, fontsize=7)
         axes.set_yticks(range(len(names)) if few else [], short[: len(names)] if few else [], fontsize=7)
-        axes.set(xlabel="taken for", ylabel="class", title=title)
+        axes.set(xlabel="taken for", ylabel="class", title=_literal(title))
         axes.grid(visible=False)
         figure.colorbar(shown, ax=axes, label="share of the class", shrink=0.8)
-    right = float(np.mean(np.diag(share)))
     return Drawing(figure, f"Confusion among the {len(names)} classes of one client; {right:.0%} are right")
 
 
 def _short(name: str) -> str:
-    return (name if len(name) <= 8 else name[:7] + "…").replace("$", r"\$")  # dollars would begin mathematics
+    return _literal(name if len(name) <= 8 else name[:7] + "…")
 
 
 def difficulty(scores: Sequence[float], name: str) -> Drawing:

@@ -27,11 +27,14 @@ class Figure(NamedTuple):
     deviation: float | None  # None: the best of three runs
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" + (" (best)" if self.deviation is None else f" ± {self.deviation:.3f}")
+        if self.deviation is None:
+            return f"{self.mean:.3f} (best)"
+        digits = 3 if self.deviation >= 0.001 else 4  # as many as the paper gives
+        return f"{self.mean:.{digits}f} ± {self.deviation:.{digits}f}"
 
 
 class Experiment(NamedTuple):
-    setting: Mapping[str, Any]  # config key -> the paper's value
+    setting: Mapping[str, Any]  # config key -> the paper's value, or what tells whether a value is the paper's
     metric: str
     scores: Mapping[tuple[str, int | None], Figure]  # method, num_negatives if it draws any
     others: Mapping[tuple[str, int | None], tuple[str, Figure]] = {}  # a second metric that is reported of some
@@ -41,16 +44,69 @@ EVERYWHERE = {
     "model.name": "mobilenet_v3_large",
     "model.dim": 64,
     "model.logit_scale": 20.0,
+    "model.options.width": 1.0,
+    "model.options.depth": 0,
+    "data.image_size": 256,
+    "data.crop": 224,
     "client.batch_size": 32,
     "client.epochs": 1,
     "server.optimizer": "sgd",
     "server.learning_rate": 1.0,
     "server.options": "momentum=0.9",
     "server.row_weighting": "cohort",
+    "server.clip_norm": 0.0,
+    "server.clip_quantile": 0.0,
+    "over_selection": 0.0,
+    "deadline": 0.0,
+    "faults.dropout": 0.0,
+    "faults.spread": 0.0,
+    "faults.nan": 0.0,
+    "faults.scaled": 0.0,
+    "centralized.optimizer": "sgd",
+    "centralized.updates_per_round": 0,
     "correct_logits": True,
     "extra_negatives": False,
     "eval.split": "test",
 }
+
+STARTED = {"init_from": bool}  # from some encoder
+FREE = (  # keys, or where they begin, that the paper leaves open or that no result depends on beyond rounding
+    "method",  # these two are looked up
+    "num_negatives",
+    "seed",
+    "clients_per_round",  # it is not told of ImageNet-21k
+    "eval.batch_size",
+    "eval.every",
+    "eval.max_train_examples",
+    "checkpoint.",
+    "wandb",
+    "rounds_per_dispatch",
+    "clients_per_step",
+    "client.part_size",
+    "server.shard_rows",
+    "data.root",
+    "data.images",
+    "data.cache_dir",
+    "data.download",
+    "data.workers",
+    "data.residency",
+    "data.on_bad_image",
+    "data.max_bad_share",
+    "data.seed",
+    "data.flip",
+    "model.class_norm",
+    "model.dtype",
+    "model.options.groups",
+    "model.options.hidden",
+    "model.options.convolution",
+    "model.options.remat",
+    "init_from_head",
+    "faults.scale",
+    "fedaws.",
+    "centralized.cosine",
+    "centralized.warmup",
+    "centralized.options",
+)
 
 
 def _table(negatives: tuple[int, ...], *rows: tuple[str, Any]) -> dict[tuple[str, int | None], Figure]:
@@ -70,6 +126,7 @@ def _table(negatives: tuple[int, ...], *rows: tuple[str, Any]) -> dict[tuple[str
 EXPERIMENTS = (
     Experiment(
         EVERYWHERE
+        | STARTED
         | {
             "data.name": "landmarks_user_160k",
             "rounds": 5000,
@@ -89,6 +146,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         EVERYWHERE
+        | STARTED
         | {
             "data.name": "stanford_online_products",
             "rounds": 2000,
@@ -137,11 +195,15 @@ EXPERIMENTS = (
 )
 
 
+def _agrees(value: Any, with_paper: Any) -> bool:
+    return bool(with_paper(value)) if callable(with_paper) else value == with_paper
+
+
 def look_up(config: Mapping[str, Any]) -> dict[str, Figure]:
     """Metric -> what the paper reports for a run of this config; nothing if the setting is not the paper's."""
     for experiment in EXPERIMENTS:
         given = flat(config)
-        if all(given.get(key) == value for key, value in experiment.setting.items()):
+        if all(_agrees(given.get(key), value) for key, value in experiment.setting.items()):
             method = config["method"]
             which = method, config["num_negatives"] if method in SAMPLED else None
             found = {}

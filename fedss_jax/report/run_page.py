@@ -46,14 +46,13 @@ def write(folder: Path) -> Path:
         kind="a run",
         title=f"{method} on {summary['dataset']}",
         subtitle=f"{summary['task']}, {summary['rounds']:,} rounds, {summary['num_classes']:,} classes"
-        f"{drawn_negatives(summary, config)}, seed {summary['seed']}",
+        f"{drawn_negatives(summary)}, seed {summary['seed']}",
         parts=parts,
         headline=headline(summary, config),
         tiles=tiles(summary, names),
-        loss=render.shown(figures.loss(history), "Loss at the clients, over rounds."),
-        curves=render.shown(
-            figures.scores(history, _shown_scores(names)), "Scores on the test examples, over rounds.", toggles=True
-        ),
+        split=summary["split"],
+        loss=render.shown(figures.loss(history), "Training loss, over rounds."),
+        curves=render.shown(figures.scores(history, _shown_scores(names)), about_scores(summary), toggles=True),
         findings=findings,
         sheet=render.picture(sheet) if findings and findings["pictures"] else "",
         traffic=render.shown(figures.traffic(wire)) if wire else None,
@@ -77,8 +76,13 @@ def _shown_scores(names: Mapping[str, str]) -> dict[str, str]:
     return {key: names[key] for key in wanted if key in names}
 
 
-def drawn_negatives(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    return f", m = {config['num_negatives']}" if summary["method"] in paper.SAMPLED else ""
+def about_scores(summary: Mapping[str, Any]) -> str:
+    training = " and of training examples" if "train/top1" in summary["final"] else ""
+    return f"Scores of the {summary['split']} examples{training}, over rounds."
+
+
+def drawn_negatives(summary: Mapping[str, Any]) -> str:
+    return f", m = {summary['num_negatives']}" if summary["method"] in paper.SAMPLED else ""
 
 
 def headline(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Tile:
@@ -99,9 +103,9 @@ def tiles(summary: Mapping[str, Any], names: Mapping[str, str]) -> list[Tile]:
         for key, name in names.items()
         if key not in HEADLINES and key in start
     ]
-    if "comm/bytes_down" in final:
-        note = f"{final['comm/bytes_down'] / _whole(summary):.0%} of the whole model"
-        made.append(Tile("to a client in a round", f"{final['comm/bytes_down'] / 1e6:.2f} MB", note))
+    if sent := summary["communication"]:
+        note = f"{sent['comm/bytes_down'] / _whole(summary):.0%} of the whole model"
+        made.append(Tile("to a client in a round", f"{sent['comm/bytes_down'] / 1e6:.2f} MB", note))
     return made
 
 
@@ -112,23 +116,23 @@ def _whole(summary: Mapping[str, Any]) -> float:
 
 def traffic(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Bars in MB; none if nobody is federated."""
-    if "comm/classes" not in summary["final"]:
+    if not summary["communication"]:
         return {}
     encoder, row = 4e-6 * summary["encoder_parameters"], 4e-6 * summary["dim"]
     return {
-        "a client here": (encoder, summary["final"]["comm/classes"] * row),
+        "a client here": (encoder, summary["communication"]["comm/classes"] * row),
         "the whole model": (encoder, summary["num_classes"] * row),
     }
 
 
 def traffic_note(summary: Mapping[str, Any]) -> str:
-    final = summary["final"]
-    if "comm/classes" not in final:
+    sent = summary["communication"]
+    if not sent:
         return ""
-    saved = 1 - final["comm/bytes_down"] / _whole(summary)
+    saved = 1 - sent["comm/bytes_down"] / _whole(summary)
     return (
-        f"A client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} rows of W and the encoder, and"
-        f" {sent_back(final)}: {saved:.1%} less than the whole model. Counted in float32 parameters."
+        f"A mean client received {sent['comm/classes']:,.0f} of {summary['num_classes']:,} rows of W and the encoder,"
+        f" and {sent_back(sent)}: {saved:.1%} less than the whole model. Counted in float32 parameters."
     )
 
 

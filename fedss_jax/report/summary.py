@@ -11,7 +11,7 @@ NAMES = {
     "eval/recall1": "Recall@1",
     "eval/recall10": "Recall@10",
     "eval/recall100": "Recall@100",
-    "eval/top1": "test top-1",
+    "eval/top1": "top-1",
     "train/top1": "train top-1",
 }
 
@@ -57,13 +57,12 @@ def attendance(history: Iterable[Mapping[str, float]]) -> str:
 
 def costs(summary: Mapping[str, Any], dim: int) -> str:
     """What a client sends and receives, against the whole model; and the time."""
-    final = summary["final"]
-    lines = []
-    if "comm/bytes_down" in final:
+    sent, lines = summary["communication"], []
+    if sent:
         whole = 4 * (summary["encoder_parameters"] + summary["num_classes"] * dim)
         lines.append(
-            f"a client received {final['comm/classes']:,.0f} of {summary['num_classes']:,} classes a round:"
-            f" {final['comm/bytes_down'] / 1e6:.2f} MB, and {sent_back(final)} (the whole model: {whole / 1e6:.2f} MB)"
+            f"a client received {sent['comm/classes']:,.0f} of {summary['num_classes']:,} classes a round:"
+            f" {sent['comm/bytes_down'] / 1e6:.2f} MB, and {sent_back(sent)} (the whole model: {whole / 1e6:.2f} MB)"
         )
     waiting = ""
     if summary["residency"] != "device":
@@ -75,7 +74,7 @@ def costs(summary: Mapping[str, Any], dim: int) -> str:
     return "\n".join(lines)
 
 
-def sent_back(final: Mapping[str, float]) -> str:
+def sent_back(communication: Mapping[str, float]) -> str:
     """What a mean client did, once it was done; less than it received, if not all reported."""
-    down, up = final["comm/bytes_down"], final.get("comm/bytes_up", final["comm/bytes_down"])
+    down, up = communication["comm/bytes_down"], communication["comm/bytes_up"]
     return "sent as much back" if up == down else f"sent {up / 1e6:.2f} MB back (not all did)"

@@ -113,8 +113,7 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
     seen = {row.label: learning_curve(workdir, row, metric) for row in scored}
     plain = [row for row in scored if not set(row.settings) - {"method", "num_negatives", "extra_negatives"}]
     is_paper = len(plain) == len(scored)
-    middle = [row for row in plain if not row.settings.get("extra_negatives") and is_middle(row, plain)]
-    overlaid = middle if is_paper else sorted(scored, key=lambda r: -r.scores[metric].mean)[:OVERLAID]
+    overlaid, which = overlaid_rows(scored, is_paper, metric)
     sections = []
 
     def add(id: str, short: str, title: str, drawn: Sequence[Curve], x: str, caption: str, log_x: bool = False) -> None:
@@ -122,14 +121,16 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
         sections.append(Section(id, short, title, {caption: drawing}))
 
     styled = [styled_curve(seen[row.label], row, is_paper) for row in overlaid]
-    add("curves", "Curves", "Learning curves", styled, "round", "Mean over seeds; the band is one standard deviation.")
+    caption = f"Mean over seeds; the band is one standard deviation.{which}"
+    add("curves", "Curves", "Learning curves", styled, "round", caption)
     fedss = [row for row in plain if row.method == "fedss"]
     full = [row for row in plain if row.method == "fullsoftmax"]
     if len(fedss) > 1:
         drawn = [seen[row.label] for row in fedss] + [styled_curve(seen[row.label], row, True) for row in full]
-        caption = "FedSS with few and with many negatives, beside FullSoftmax, which it approximates."
+        beside = ", beside FullSoftmax, which it approximates" if full else ""
+        caption = f"FedSS with few and with many negatives{beside}."
         add("sizes", "By m", "FedSS by its number of negatives", drawn, "round", caption)
-    if is_paper and len({row.method for row in plain}) > 1:
+    if len({row.method for row in plain}) > 1:
         sent = [curve for row in groups(plain) for curve in [against_parameters(row, metric, summaries)] if curve]
         caption = "Classifier parameters that a client receives in a round (logarithmic), against the score."
         add("parameters", "Parameters", "Score against parameters sent", sent, "parameters of W sent", caption, True)
@@ -141,15 +142,28 @@ def draw(workdir: Path, rows: Sequence[Row], metric: str, summaries: Mapping[str
         drawn = [
             Curve(r.label, [r.scores["train/top1"].mean], [r.scores[metric].mean], look=point(i, r, is_paper))
             for i, r in enumerate(overlaid)
+            if "train/top1" in r.scores
         ]
-        caption = f"Who knows the training classes by heart (right) need not have the best test {y} (top)."
+        caption = f"Who knows the training classes by heart (right) need not have the best {y} (top).{which}"
         add("overfitting", "Over-fitting", "Training against test", drawn, "top-1 on training examples", caption)
     if bars := {row.label: megabytes(row, summaries) for row in overlaid if row.received}:
-        caption = "What a client receives in a round, and sends back."
+        bars |= whole_model([summaries[row.done[0]] for row in overlaid])
+        caption = f"What a mean client receives in a round, and sends back.{which}"
         sections.append(Section("traffic", "Wire", "On the wire", {caption: figures.traffic(bars)}))
     if confusions := confusion_pair(workdir, plain):
         sections.append(Section("confusion", "Confusion", "One client's classes", confusions))
     return sections
+
+
+def overlaid_rows(scored: Sequence[Row], is_paper: bool, metric: str) -> tuple[list[Row], str]:
+    """Those that are drawn into one figure, and what to say of them if these are not all."""
+    if is_paper:
+        plain = [row for row in scored if not row.settings.get("extra_negatives")]
+        chosen, which = [row for row in plain if is_middle(row, plain)], "of several numbers of negatives, the middle"
+    else:
+        chosen, which = sorted(scored, key=lambda r: -r.scores[metric].mean)[:OVERLAID], "those with the best scores"
+    left_out = len(chosen) < len(scored)
+    return chosen, f" {len(chosen)} of the {len(scored)} rows: {which}." if left_out else ""
 
 
 def is_middle(row: Row, rows: Sequence[Row]) -> bool:
@@ -223,6 +237,15 @@ def confusion_pair(workdir: Path, rows: Sequence[Row]) -> dict[str, Drawing]:
             caption = f"{own[0].label}: classes of client {about['client']}."
             found[caption] = figures.confusion(about["counts"], about["names"], own[0].label)
     return found
+
+
+def whole_model(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """A bar for it, if all runs have the same."""
+    sizes = {(run["encoder_parameters"], run["num_classes"] * run["dim"]) for run in runs}
+    if len(sizes) != 1:
+        return {}
+    encoder, rows = sizes.pop()
+    return {"the whole model": (4e-6 * encoder, 4e-6 * rows)}
 
 
 def megabytes(row: Row, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:

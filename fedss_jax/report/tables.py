@@ -14,6 +14,8 @@ import numpy as np
 from fedss_jax.report import paper
 from fedss_jax.report.summary import NAMES
 
+SAME = 1e-3  # between scores
+
 
 class Score(NamedTuple):
     """One metric over the seeds of a row."""
@@ -49,12 +51,13 @@ class Row(NamedTuple):
 
 
 def read(workdir: Path) -> list[Row]:
-    """The rows of a sweep, from its sweep.json and from what its cells have left; the first is the untrained model."""
+    """The rows of a sweep, from its sweep.json and from what its cells have left; the first, where all began alike."""
     told = json.loads((workdir / "sweep.json").read_text())
     by_label: dict[str, list[dict[str, Any]]] = {}
     for cell in told["cells"]:
         by_label.setdefault(cell["row"], []).append(cell)
-    rows, starts = [], {}  # starts by seed: untrained, all methods are the same
+    rows: list[Row] = []
+    starts: dict[int, list[Mapping[str, float]]] = {}  # scores before training, by seed
     for label, cells in by_label.items():
         runs, done = [], []
         for cell in cells:
@@ -62,14 +65,20 @@ def read(workdir: Path) -> list[Row]:
             if path.exists():
                 runs.append(json.loads(path.read_text()))
                 done.append(cell["name"])
-                starts[runs[-1]["seed"]] = runs[-1]["start"]
+                starts.setdefault(runs[-1]["seed"], []).append(runs[-1]["start"])
         failed = {cell["name"]: told["failed"][cell["name"]] for cell in cells if cell["name"] in told["failed"]}
         config = json.loads((workdir / done[0] / "config.json").read_text()) if done else {}
         settings = {key: value for key, value in cells[0]["settings"].items() if key != "seed"}
         rows.append(_row(label, runs, config, done, failed)._replace(settings=settings))
-    if starts:
-        rows.insert(0, Row("untrained", "", _scores(list(starts.values())), None, [], {}))
+    if starts and all(_alike(each) for each in starts.values()):
+        rows.insert(0, Row("before training", "", _scores([each[0] for each in starts.values()]), None, [], {}))
     return rows
+
+
+def _alike(starts: Sequence[Mapping[str, float]]) -> bool:
+    """Whether they are one and the same model's, up to rounding; not so where cells differ in their encoder or data."""
+    first = starts[0]
+    return all(each.keys() == first.keys() and all(abs(each[k] - first[k]) < SAME for k in first) for each in starts)
 
 
 def _row(
@@ -87,7 +96,8 @@ def _row(
         key: score._replace(paper=published.get(key), show_best=method in paper.BEST_OF_RUNS)
         for key, score in _scores(finals).items()
     }
-    return Row(label, method, scores, finals[0].get("comm/classes"), done, failed)
+    received = [run["communication"].get("comm/classes") for run in runs]
+    return Row(label, method, scores, None if None in received else float(np.mean(received)), done, failed)
 
 
 def _scores(found: Sequence[Mapping[str, float]]) -> dict[str, Score]:
@@ -122,9 +132,8 @@ def cells(rows: Sequence[Row], *, with_failures: bool = True) -> tuple[list[str]
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
-    """Those that all rows with results have."""
-    scored = [row.scores for row in rows if row.scores]
-    return [key for key in NAMES if scored and all(key in scores for scores in scored)]
+    """Those that any row has."""
+    return [key for key in NAMES if any(key in row.scores for row in rows)]
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -161,6 +170,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+_LATEX |= {"−": "$-$", "|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}"}
 _LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 

@@ -111,7 +111,7 @@
     count.textContent = found.length ? `${Math.min(limit, found.length)} of ${found.length} ${what}` : `no ${what}`;
     more.hidden = found.length <= limit;
     for (const mapped of document.querySelectorAll("#classmap .class")) {
-      mapped.classList.toggle("found", Boolean(words) && mapped.dataset.tip.toLowerCase().includes(words));
+      mapped.classList.toggle("found", Boolean(words) && mapped.dataset.name.toLowerCase().includes(words));
     }
   }
   for (const button of kinds) {
@@ -136,6 +136,7 @@
     made.style.setProperty("--grow", String(0.55 + 0.6 * each.score));
     made.style.setProperty("--strength", String(0.4 + 0.6 * each.score));
     made.style.setProperty("--share", `${Math.round(100 * each.score)}%`);
+    made.dataset.name = each.class;
     made.dataset.tip = `${each.class}: ${each.score.toFixed(2)}`;
     made.setAttribute("aria-label", made.dataset.tip);
     if (data.pictures) made.append(picture(each.picture, 28));
