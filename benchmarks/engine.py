@@ -55,7 +55,8 @@ class Cnn(nn.Module):
         x = layers.max_pool(x, 2)
         x = x.reshape(len(x), -1)
         kernel = self.param("fc.kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.dim))
-        return nn.relu(layers.product(x, kernel) + self.param("fc.bias", nn.initializers.zeros, (self.dim,)))
+        bias = self.param("fc.bias", nn.initializers.zeros, (self.dim,))
+        return nn.relu(layers.form_of("auto").pointwise(x, kernel) + bias)
 
 
 def read(folder: Path) -> tuple[SimpleNamespace, dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -73,7 +74,8 @@ def encoder_of(meta: SimpleNamespace, init: dict[str, np.ndarray]) -> tuple[Mode
     if meta.model == "cnn":
         return Model(lambda key: init, lambda params, x: jnp.asarray(Cnn(meta.dim).apply({"params": params}, x))), init
     if meta.model == "head":
-        return Model(lambda key: init, lambda params, x: losses.normalize(layers.product(x, params["A"]))), init
+        product = layers.form_of("auto").pointwise
+        return Model(lambda key: init, lambda params, x: losses.normalize(product(x, params["A"]))), init
     model = models.create(
         "mobilenet_v3_large", image_shape=tuple(meta.input_shape), dim=meta.dim, dtype="float32", options={}
     )

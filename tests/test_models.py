@@ -133,7 +133,7 @@ def test_products_of_few_rows_have_the_gradient_of_any_other():
     def gradients(product):
         return jax.vmap(jax.grad(lambda x, w: jnp.sum(product(x, w) ** 2), argnums=(0, 1)))(x, w)
 
-    for thin, any_other in zip(gradients(layers.product), gradients(jnp.matmul), strict=True):
+    for thin, any_other in zip(gradients(layers.product_of_matrices), gradients(jnp.matmul), strict=True):
         np.testing.assert_allclose(thin, any_other, rtol=1e-5, atol=1e-5)
 
 

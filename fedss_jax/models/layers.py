@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -36,9 +36,37 @@ def check_images(x: jax.Array, smallest: int = 1) -> None:
 
 def product(x: jax.Array, weights: jax.Array) -> jax.Array:
     """x [..., C], weights [C, F] -> [..., F]."""
-    if x.ndim == 2 and len(x) <= FEW_ROWS:
-        return thin_product(x, weights)
-    return jax.lax.dot_general(x, weights, (((x.ndim - 1,), (0,)), ((), ())), precision=PRECISION)
+    return contracted(x, weights, x.ndim - 1, 0)
+
+
+def contracted(a: jax.Array, b: jax.Array, axis_of_a: int, axis_of_b: int) -> jax.Array:
+    return jax.lax.dot_general(a, b, (((axis_of_a,), (axis_of_b,)), ((), ())), precision=PRECISION)
+
+
+def product_of_matrices(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """The same, for XLA's CPU compiler: of images it would make a transposed copy for the gradient."""
+    rows = x.reshape(-1, x.shape[-1])
+    multiply = thin_product if len(rows) <= FEW_ROWS else upright_product
+    return multiply(rows, weights).reshape(*x.shape[:-1], weights.shape[-1])
+
+
+Factors = tuple[jax.Array, jax.Array]
+
+
+@jax.custom_vjp
+def upright_product(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Of matrices. JAX's own gradient of the weights comes out transposed under vmap, and adding it to anything then
+    reads it across its rows.
+    """
+    return product(x, weights)
+
+
+def upright_backward(saved: Factors, dy: jax.Array) -> Factors:
+    x, weights = saved
+    return contracted(dy, weights, 1, 1), contracted(x, dy, 0, 0)
+
+
+upright_product.defvjp(lambda x, weights: (product(x, weights), (x, weights)), upright_backward)
 
 
 @jax.custom_vjp
@@ -46,27 +74,17 @@ def thin_product(x: jax.Array, weights: jax.Array) -> jax.Array:
     """Of few rows. The gradient of the weights is a sum of outer products, as XLA makes of that and of the SGD step one
     pass over the weights, where a product of matrices would take three.
     """
-    return jnp.matmul(x, weights, precision=PRECISION)
+    return product(x, weights)
 
 
-def thin_forward(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return thin_product(x, weights), (x, weights)
-
-
-def thin_backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def thin_backward(saved: Factors, dy: jax.Array) -> Factors:
     x, weights = saved
     outer = [jnp.outer(x[row], dy[row]) for row in range(len(x))]
     # Not `dy @ weights.T`: XLA would write the transposed weights out.
-    dx = jax.lax.dot_general(dy, weights, (((1,), (1,)), ((), ())), precision=PRECISION)
-    return dx, functools.reduce(jnp.add, outer)
+    return contracted(dy, weights, 1, 1), functools.reduce(jnp.add, outer)
 
 
-thin_product.defvjp(thin_forward, thin_backward)
-
-
-def product_of_matrices(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """The same, for what XLA's CPU compiler makes of its gradient: of images it would make a transposed copy."""
-    return product(x.reshape(-1, x.shape[-1]), weights).reshape(*x.shape[:-1], weights.shape[-1])
+thin_product.defvjp(lambda x, weights: (product(x, weights), (x, weights)), thin_backward)
 
 
 def patches_product(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
@@ -82,7 +100,7 @@ def native_dense(x: jax.Array, weights: jax.Array, kernel: int, stride: int, pad
 
 def direct_or_patches(x: jax.Array, weights: jax.Array, kernel: int, stride: int, padding: Padding) -> jax.Array:
     if kernel == 1 or stride > 1:
-        return patches_product(x, weights, kernel, stride, padding)
+        return product_of_matrices(patches(x, kernel, stride, padding), weights)
     return direct.dense(x, as_kernel(weights, kernel, stride, padding, x.shape), padding)
 
 
@@ -157,6 +175,15 @@ def max_pool(x: jax.Array, size: int) -> jax.Array:
     return functools.reduce(jnp.maximum, slices)
 
 
+def dense(features: int, form: Form, dtype: jnp.dtype, name: str) -> nn.Dense:
+    """Its product is a 1 x 1 convolution of one pixel."""
+
+    def dot_general(x: jax.Array, weights: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        return form.pointwise(x, weights)
+
+    return nn.Dense(features, dtype=dtype, dot_general=dot_general, name=name)
+
+
 class Weights(nn.Module):
     """The kernel of an nn.Dense, without its product."""
 
@@ -213,5 +240,6 @@ class GroupNorm(nn.Module):
         mean = group_mean(x)
         variance = jnp.maximum(group_mean(jnp.square(x)) - jnp.square(mean), 0.0)
         factor = scale * jax.lax.rsqrt(variance + self.epsilon)
-        shift = bias - mean * factor
+        # Behind a barrier, as else, for the gradients of scale and bias, XLA goes once more through all pixels.
+        factor, shift = jax.lax.optimization_barrier((factor, bias - mean * factor))
         return (x * factor[:, None, None] + shift[:, None, None]).astype(self.dtype)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from fedss_jax.models import layers
-from fedss_jax.models.layers import PRECISION
 from fedss_jax.models.windows import symmetric_padding
 
 SMALLEST = 32  # pixels: below, the last stride has nothing left to halve
@@ -106,14 +105,15 @@ class ConvNorm(nn.Module):
 class SqueezeExcite(nn.Module):
     """Channels of x [B, H, W, C] weighed by what the whole image has in them."""
 
+    style: Style
     features: int
-    dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        _, form, dtype = self.style
         weights = jnp.mean(x, axis=(1, 2))
-        weights = nn.relu(nn.Dense(self.features, dtype=self.dtype, precision=PRECISION, name="fc1")(weights))
-        weights = nn.Dense(x.shape[-1], dtype=self.dtype, precision=PRECISION, name="fc2")(weights)
+        weights = nn.relu(layers.dense(self.features, form, dtype, name="fc1")(weights))
+        weights = layers.dense(x.shape[-1], form, dtype, name="fc2")(weights)
         return x * nn.hard_sigmoid(weights)[:, None, None]
 
 
@@ -131,7 +131,7 @@ class InvertedResidual(nn.Module):
             x = activation(ConvNorm(self.style, expanded, name="expand")(x))
         x = activation(ConvNorm(self.style, expanded, kernel, stride, depthwise=True, name="depthwise")(x))
         if squeeze:
-            x = SqueezeExcite(make_divisible(expanded // 4), self.style.dtype, name="squeeze")(x)
+            x = SqueezeExcite(self.style, make_divisible(expanded // 4), name="squeeze")(x)
         x = ConvNorm(self.style, out, name="project")(x)
         return x + inputs if stride == 1 and out == inputs.shape[-1] else x
 
@@ -174,5 +174,5 @@ class MobileNetV3(nn.Module):
         x = nn.hard_swish(ConvNorm(style, 6 * x.shape[-1], name="last")(x))
         x = jnp.mean(x, axis=(1, 2))
         if self.hidden:
-            x = nn.hard_swish(nn.Dense(self.hidden, dtype=self.dtype, precision=PRECISION, name="hidden")(x))
-        return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION, name="head")(x)
+            x = nn.hard_swish(layers.dense(self.hidden, style.form, self.dtype, name="hidden")(x))
+        return layers.dense(self.dim, style.form, self.dtype, name="head")(x)

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedss_jax.models.layers import PRECISION, Conv, GroupNorm, check_images, form_of
+from fedss_jax.models.layers import Conv, GroupNorm, check_images, dense, form_of
 
 
 class SmallEncoder(nn.Module):
@@ -29,4 +29,4 @@ class SmallEncoder(nn.Module):
         for number, (features, kernel, stride) in enumerate(self.layers):
             x = Conv(features, kernel, stride, self.dtype, form, name=f"Conv_{number}")(x)
             x = nn.relu(GroupNorm(self.groups, self.dtype, epsilon=1e-6, name=f"GroupNorm_{number}")(x))
-        return nn.Dense(self.dim, dtype=self.dtype, precision=PRECISION)(x.reshape(x.shape[0], -1))
+        return dense(self.dim, form, self.dtype, name="Dense_0")(x.reshape(x.shape[0], -1))
