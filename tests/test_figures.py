@@ -69,6 +69,13 @@ def test_names_stay_as_they_are():
     assert "猫 & <b>" in texts and any(text and text.startswith("$x$") for text in texts)
 
 
+def test_axes_say_how_large_things_are():
+    """Also where all values lie between two powers of ten, and the usual marks of a logarithmic axis are none."""
+    flat = [line | {key: 0.2 + 0.5 / line["num_negatives"] for key in line if key != "num_negatives"} for line in NOISE]
+    texts = [each.text for each in ElementTree.fromstring(svg.inline(figures.gradient_noise(flat))).iter(f"{SVG}text")]
+    assert "0.3" in texts and "5" in texts
+
+
 def test_methods_differ_in_more_than_colour():
     looks = [(str(look["linestyle"]), look["marker"]) for look in LOOKS.values()]
     assert len({look["color"] for look in LOOKS.values()}) == len({marker for _, marker in looks}) == len(LOOKS)

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from fedss_jax.report import svg
 from fedss_jax.report.svg import AMBER, BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, Drawing, Series
@@ -172,7 +173,8 @@ def traffic(bars: Mapping[str, tuple[float, float]]) -> Drawing:
             label="rows of W",
         )
         for i, total in enumerate(encoder + rows):
-            axes.text(total, i, f" {total:,.3g} MB", va="center", fontsize=10)
+            label = f"{total:,.3g} MB"
+            axes.annotate(label, (total, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
         axes.set_yticks(place, labels)
         axes.set(xlabel="MB to a client in a round", xlim=(0, 1.18 * float(np.max(encoder + rows))))
         axes.grid(visible=False, axis="y")
@@ -233,6 +235,8 @@ def gradient_noise(table: Sequence[Mapping[str, float]], kind: str = "relative")
             series.append(_line(axes, curve, len(series), "|N_k|", NOISES[kind]))
         axes.set(xlabel="negatives |N_k|", ylabel=NOISES[kind], xscale="log", yscale="log")
         axes.set_xticks(x, [f"{m:,}" for m in x])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))  # its range may be less than from 1 to 10
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         _legend_above(axes, columns=2)
     return Drawing(figure, "Gradient noise of FedSS over the number of negatives", series)
