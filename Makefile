@@ -24,7 +24,7 @@ results: $(INSTALLED)
 	$(SWEEP) --config=configs/sweeps/glyphs_overfitting.py --workdir=runs/g4
 	$(BIN)/python -m fedss_jax.analysis.gradient_noise 'runs/g2/method=fedss,num_negatives=20,seed=0'
 	$(BIN)/python -m fedss_jax.analysis.traffic --figure=docs/results/share.svg
-	for sweep in g1 g2 g4; do for figure in runs/$$sweep/figures/*; do cp $$figure docs/results/$$sweep-$${figure##*/}; done; done
+	for shown in docs/results/g?-*.svg; do name=$${shown##*/}; cp runs/$${name%%-*}/figures/$${name#*-} $$shown; done
 	cp 'runs/g2/method=fedss,num_negatives=20,seed=0'/gradient_noise_*.svg docs/results
 
 # The tests open pages in Debian's Chromium. Who is not root is told how to get it.
