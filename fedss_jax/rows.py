@@ -21,7 +21,7 @@ import optax
 from jax.experimental import layout as memory
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedss_jax import class_matrix, parallel
+from fedss_jax import class_matrix, defence, parallel
 from fedss_jax.class_matrix import Everything, Wanted
 
 AfterStep = Callable[[jax.Array, jax.Array], jax.Array]  # rows [R, d], which of them were touched [R] -> rows
@@ -184,21 +184,22 @@ class Lazy:
         gradient: jax.Array,
         touched: jax.Array,
         after_step: AfterStep,
-    ) -> LazyRows:
-        """The wanted rows after a step. Of them, gradient [R, d], which for all others is zero, and touched [R]."""
+        may_move: jax.Array,
+    ) -> tuple[LazyRows, jax.Array]:
+        """All rows after a step, and whether it was taken: not if it may not be, or would leave a row not finite.
+
+        Of the wanted rows, gradient [R, d], which for all others is zero, and touched [R].
+        """
         moved = gradient
         velocity, steps = None, None
         if taken.velocity is not None and taken.moved is not None:
             velocity, steps = gradient + self.momentum * taken.velocity, taken.moved + 1
             moved = gradient + self.momentum * velocity if self.nesterov else velocity
-        rows = after_step(taken.rows - self.learning_rate * moved, touched)
-        return LazyRows(rows, velocity, steps)
-
-    def put(self, kept: LazyRows, wanted: Wanted, stepped: Any, moves: jax.Array) -> LazyRows:
-        """All rows after a step; as they were if it does not move them."""
+        stepped = LazyRows(after_step(taken.rows - self.learning_rate * moved, touched), velocity, steps)
+        moves = may_move & defence.is_finite(stepped)
         # Not a choice between two states, for which all rows would be copied: rows that do not exist are ignored.
         nowhere = self.layout.num_rows + jnp.arange(len(wanted.classes))
-        return self.layout.put(kept, jnp.where(moves, wanted.classes, nowhere), stepped)
+        return self.layout.put(kept, jnp.where(moves, wanted.classes, nowhere), stepped), moves
 
 
 class DenseRows(NamedTuple):
@@ -237,20 +238,27 @@ class Dense:
         gradient: jax.Array,
         touched: jax.Array,
         after_step: AfterStep,
-    ) -> DenseRows:
-        """All rows after a step. gradient [R, d] and touched [R]: of the wanted ones."""
-        num_rows = self.layout.num_rows
+        may_move: jax.Array,
+    ) -> tuple[DenseRows, jax.Array]:
+        """As Lazy's."""
+        num_rows, n = self.layout.num_rows, self.layout.num_classes
         if isinstance(wanted, Wanted):
             gradient = self.layout.put(jnp.zeros_like(kept.rows), wanted.classes, gradient)
             touched = self.layout.put(jnp.zeros(num_rows, bool), wanted.classes, touched)
         touched = jnp.broadcast_to(touched, num_rows)
-        updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
-        rows, n = kept.rows + updates, self.layout.num_classes
-        rows = rows.at[:n].set(after_step(rows[:n], touched[:n]))  # without padding
-        return DenseRows(jax.lax.with_sharding_constraint(rows, self.layout.sharding), opt_state)
 
-    def put(self, kept: DenseRows, wanted: Wanted | Everything, stepped: Any, moves: jax.Array) -> DenseRows:
-        return jax.tree.map(lambda new, old: jnp.where(moves, new, old), stepped, kept)
+        def updated(kept: DenseRows, gradient: jax.Array) -> DenseRows:
+            updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
+            return DenseRows(kept.rows + updates, opt_state)
+
+        def stepped(kept: DenseRows, gradient: jax.Array, touched: jax.Array) -> DenseRows:
+            rows, opt_state = updated(kept, gradient)
+            return DenseRows(rows.at[:n].set(after_step(rows[:n], touched[:n])), opt_state)  # without padding
+
+        # Worked out twice, once only to look at it: with two states to choose from, both would be in memory.
+        moves = may_move & defence.is_finite(updated(kept, gradient))
+        rows, opt_state = jax.lax.cond(moves, stepped, lambda kept, *_: kept, kept, gradient, touched)
+        return DenseRows(jax.lax.with_sharding_constraint(rows, self.layout.sharding), opt_state), moves
 
 
 def make(

@@ -116,14 +116,18 @@ class Server:
         gradient = jax.tree.map(lambda g: g / weight, cohort.encoder)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.encoder)
         encoder = optax.apply_updates(state.encoder, updates)
-        stepped = self.rows.step(
-            state.rows, taken, wanted, cohort.rows / row_weight, cohort.row_weight > 0, self.method.after_step
+        moved, moves = self.rows.step(
+            state.rows,
+            taken,
+            wanted,
+            cohort.rows / row_weight,
+            cohort.row_weight > 0,
+            self.method.after_step,
+            (cohort.weight > 0) & defence.is_finite((encoder, opt_state)),
         )
-        moves = (cohort.weight > 0) & defence.is_finite((encoder, opt_state, stepped))
         others = encoder, opt_state, self.clipping.next(state.bound, cohort.within)
         before = state.encoder, state.opt_state, state.bound
         encoder, opt_state, bound = jax.tree.map(lambda new, old: jnp.where(moves, new, old), others, before)
-        moved = self.rows.put(state.rows, wanted, stepped, moves)
         return ServerState(state.round + 1, state.steps + moves, encoder, opt_state, moved, bound)
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fedss_jax import class_matrix, parallel
 from fedss_jax.class_matrix import Sampled
-from fedss_jax.defence import is_finite
 from fedss_jax.rows import Dense, Layout, Lazy
 
 N, D, WIDTH = 7, 3, 4  # classes, dimensions, classes that are asked for in a round at the most
@@ -90,8 +89,7 @@ def test_lazy_momentum_is_that_of_optax(history, momentum, learning_rate, nester
         def one(kept, inputs):
             round, request, gradient = inputs
             taken = lazy.take(kept, request, round)
-            stepped = lazy.step(kept, taken, request, gradient, request.classes < N, keep)
-            kept = lazy.put(kept, request, stepped, jnp.asarray(True))
+            kept, _ = lazy.step(kept, taken, request, gradient, request.classes < N, keep, jnp.asarray(True))
             return kept, (taken.rows, lazy.current(kept, round + 1))
 
         kept, found = jax.lax.scan(one, kept, (jnp.arange(ROUNDS), requests, jnp.asarray(history.gradients)))
@@ -186,12 +184,12 @@ def test_no_device_holds_all_of_w_or_of_an_update(kind):
         request = Sampled(classes, jnp.ones((2, width), bool), jnp.ones((2, width), bool), jnp.zeros((2, width)))
         found = request.wanted(n)
         taken = rows.take(kept, found, round)
-        stepped = rows.step(kept, taken, found, found.total(gradient), found.classes < n, keep)
-        return rows.put(kept, found, stepped, is_finite(stepped)), taken.rows
+        may = jnp.max(gradient) < 5
+        return rows.step(kept, taken, found, found.total(gradient), found.classes < n, keep, may), taken.rows
 
     arguments = kept, jnp.asarray(3), jnp.zeros((2, width), int), jnp.zeros((2, width, D))
     compiled = jax.jit(step, donate_argnums=0).lower(*arguments).compile()
     share, whole = n // devices * D * 4, n * D * 4
     memory = compiled.memory_analysis()
     assert memory.argument_size_in_bytes < 3.5 * share
-    assert memory.temp_size_in_bytes < (0.1 if kind is Lazy else 4) * share < whole
+    assert memory.temp_size_in_bytes < (0.1 if kind is Lazy else 3) * share < whole
