@@ -247,16 +247,13 @@ class Dense:
             touched = self.layout.put(jnp.zeros(num_rows, bool), wanted.classes, touched)
         touched = jnp.broadcast_to(touched, num_rows)
 
-        def updated(kept: DenseRows, gradient: jax.Array) -> DenseRows:
-            updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
-            return DenseRows(kept.rows + updates, opt_state)
-
         def stepped(kept: DenseRows, gradient: jax.Array, touched: jax.Array) -> DenseRows:
-            rows, opt_state = updated(kept, gradient)
+            updates, opt_state = self.optimizer.update(gradient, kept.opt_state, kept.rows)
+            rows = kept.rows + updates
             return DenseRows(rows.at[:n].set(after_step(rows[:n], touched[:n])), opt_state)  # without padding
 
         # Worked out twice, once only to look at it: with two states to choose from, both would be in memory.
-        moves = may_move & defence.is_finite(updated(kept, gradient))
+        moves = may_move & defence.is_finite(stepped(kept, gradient, touched))
         rows, opt_state = jax.lax.cond(moves, stepped, lambda kept, *_: kept, kept, gradient, touched)
         return DenseRows(jax.lax.with_sharding_constraint(rows, self.layout.sharding), opt_state), moves
 

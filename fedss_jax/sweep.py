@@ -212,8 +212,7 @@ class Overall:
             say(f"{len(self._done)} of {len(cells)} runs are done already")
         self._bar = None
         if sys.stdout.isatty():
-            total = sum(self._rounds.values())
-            self._bar = tqdm(total=total, initial=self._at_start, unit="round", file=sys.stdout, smoothing=0.0)
+            self._bar = tqdm(total=self._total, initial=self._at_start, unit="round", file=sys.stdout, smoothing=0.0)
 
     def update(self, ended: Sequence[Cell]) -> None:
         """ended: cells that are over now, well or not."""
@@ -224,7 +223,7 @@ class Overall:
                 self._rounds[name] = self._rounds_of(name)
         if self._bar is not None:
             self._bar.set_postfix_str(f"{len(self._done)}/{len(self._rounds)} runs", refresh=False)
-            self._bar.total = sum(self._rounds.values())
+            self._bar.total = self._total
             self._bar.update(self._so_far() - self._bar.n)
         elif told:
             for name in told:
@@ -233,6 +232,10 @@ class Overall:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+    @property
+    def _total(self) -> int:
+        return sum(self._rounds.values())
 
     def _so_far(self) -> int:
         return sum(
@@ -249,5 +252,5 @@ class Overall:
 
     def _times(self) -> str:
         passed, so_far = time.monotonic() - self._began, self._so_far()
-        left = passed * (sum(self._rounds.values()) - so_far) / max(1, so_far - self._at_start)
+        left = passed * (self._total - so_far) / max(1, so_far - self._at_start)
         return f"{tqdm.format_interval(passed)}, about {tqdm.format_interval(left)} left"

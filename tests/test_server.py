@@ -84,6 +84,15 @@ def test_a_methods_own_step_comes_last_and_knows_who_was_touched(every_row):
 
 
 @pytest.mark.parametrize("every_row", [False, True])
+def test_a_methods_own_step_that_is_not_finite_is_not_taken(every_row):
+    method = dataclasses.replace(methods.posonly(), after_step=lambda rows, _: rows / 0.0, every_row=every_row)
+    s = server(method, options={})
+    state = step(s, s.start(theta()))
+    np.testing.assert_array_equal(s.theta(state).class_matrix, theta().class_matrix)
+    assert int(state.steps) == 0 and int(state.round) == 1
+
+
+@pytest.mark.parametrize("every_row", [False, True])
 def test_momentum_goes_on_moving_rows_that_nobody_touches(every_row):
     s = server(dataclasses.replace(methods.posonly(), every_row=every_row))
     state = step(s, s.start(theta()))
