@@ -46,10 +46,10 @@ UNCLIPPED = Clipping()
 def squares(tree: Any) -> jax.Array:
     """Of arrays [L, ...], the sum of squares of each entry's numbers: [L]."""
     of_each = [jnp.sum(jnp.square(a), axis=tuple(range(1, a.ndim))) for a in jax.tree.leaves(tree)]
-    return sum(of_each[1:], of_each[0])
+    return sum(of_each, jnp.zeros(()))
 
 
 def is_finite(tree: Any) -> jax.Array:
     """Whether all numbers of it are. []"""
     numbers = [a for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in numbers]))
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(a)) for a in numbers], bool))

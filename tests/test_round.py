@@ -18,7 +18,7 @@ from fedss_jax.data.augment import UNCHANGED, Jitter, jittered
 from fedss_jax.defence import UNCLIPPED
 from fedss_jax.faults import NO_FAULTS
 from fedss_jax.round import Packing, make_round
-from fedss_jax.types import Clients, Resident, Theta, Transform
+from fedss_jax.types import Clients, Model, Resident, Theta, Transform
 
 OPTIONS = dict(
     num_negatives=5,
@@ -53,6 +53,8 @@ def simulate(
     sharded=True,
     faults=NO_FAULTS,
     clipping=UNCLIPPED,
+    model=None,
+    theta=None,
     **options,
 ):
     """The engine's theta and stats after some rounds. lanes: 0 for one for each client."""
@@ -62,10 +64,10 @@ def simulate(
     layout = server.rows.layout
     crew = Together(layout) if method.requests_all and layout.sharded else ALONE
     training = LocalTraining(
-        linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size, crew
+        model or linear_model(), method, UNCHANGED, 0.1, batch_size, epochs, LOGITS, CLASSES, part_size, crew
     )
     run_round = make_round(training, server, Packing(K, lanes or -(-K // devices)), mesh, faults).several(1)
-    state = server.start(start())
+    state = server.start(theta or start())
     inputs = parallel.replicate(mesh, (*store, population, ROOT))
     stats = []
     for _ in range(rounds):
@@ -179,6 +181,15 @@ def test_several_rounds_in_a_dispatch_give_the_same_numbers(store, population):
     losses = [*first.loss[:3], *rest.loss[:2]]
     np.testing.assert_allclose(losses, [one.loss for one in stats], rtol=1e-5)
     assert first.loss[3] == 0 == rest.loss[2]
+
+
+def test_an_encoder_may_have_nothing_to_learn(store, population):
+    """As in logistic regression: only W is trained."""
+    features = Model(init=lambda key: {}, embed=lambda params, x: x[:, :DIM])
+    theta, stats = simulate(
+        store, population, "posonly", K=9, rounds=10, model=features, theta=start()._replace(encoder={})
+    )
+    assert theta.encoder == {} and stats[-1].loss < 0.8 * stats[0].loss
 
 
 def test_every_example_is_seen_once_an_epoch(store, population):
