@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from fedss_jax import chips, command_line, compilation, export, hosts, memory, plan, score, sweep, train
+from fedss_jax import chips, command_line, compilation, export, hosts, plan, score, sweep, train
 from fedss_jax.types import UserError
 
 try:
@@ -48,7 +48,6 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go; if not
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     chips.keep_quiet()
-    memory.keep()
     config = CONFIG.value
     reads_run = MODE.value in command_line.READ_RUNS and config is None
     if MODE.value == "export" and not reads_run:

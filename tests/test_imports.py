@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "fedss_jax"
 LAYERS = [
     {"types"},
-    {"chips", "memory", "lock", "appending", "interrupt"},
+    {"chips", "lock", "appending", "interrupt"},
     {"losses", "sampling", "parallel", "hosts", "lanes", "faults", "defence", "packing", "command_line", "boards"},
     {"class_matrix", "spreadout", "models", "weights", "data", "report", "metrics"},
     {"methods", "rows"},

@@ -108,8 +108,8 @@ def test_the_same_command_gives_the_same_numbers(launch_as_users, smoke, tmp_pat
     ],
     ids=["classification", "centralized", "fedaws-bfloat16", "negonly-adam-holders"],
 )
-def test_every_kind_of_run_ends_well(launch_as_users, settings, tmp_path):
-    done = launch_as_users(*settings, f"--workdir={tmp_path}")
+def test_every_kind_of_run_ends_well(launch, settings, tmp_path):
+    done = launch(*settings, f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["final"]["train/loss"] > 0
 

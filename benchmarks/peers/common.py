@@ -6,6 +6,7 @@ Needs NumPy only, as every peer runs in an environment of its own.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import os
@@ -60,8 +61,21 @@ def read(folder: Path) -> Workload:
     return Workload(meta, init, **arrays)  # type: ignore[arg-type]
 
 
+def keep_memory() -> None:
+    """Tell malloc never to give memory back. Else a large array costs page faults each time that it is made.
+
+    A third of the time of a MobileNet's step in PyTorch is saved by it. Linux's glibc only; elsewhere nothing happens.
+    """
+    mmap_max, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD in malloc.h
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
+
+
 def flags(description: str | None, variants: Sequence[str]) -> argparse.Namespace:
     """The command line of a peer; the first variant is its default. Keeps the process to so many cores."""
+    keep_memory()
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="written by benchmarks/workloads.py")
     parser.add_argument("--rounds", type=int, required=True)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.environments          # makes them all
 
-What cannot be installed or run is told by its reason, and the others go on.
+Standard library only. What cannot be installed or run is told by its reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from fedss_jax import memory
 
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements"
@@ -84,7 +82,7 @@ def run_peer(
     # A session of its own, so that whatever a peer leaves running can be ended with it.
     process = subprocess.Popen(
         command,
-        env=memory.kept_by(surroundings),
+        env=surroundings,
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -18,6 +18,7 @@ app = ClientApp()
 
 @functools.cache
 def prepared(folder: str) -> tuple[common.Workload, Classifier]:
+    common.keep_memory()
     torch.set_num_threads(1)  # as many workers as cores
     work = common.read(Path(folder))
     return work, Classifier(work)
