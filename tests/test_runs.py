@@ -114,6 +114,7 @@ READERS = (
 )
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("make", READERS, ids=lambda make: make.__name__)
 def test_a_run_through_every_reader(make, tmp_path):
     summary = train(shrink(make(tmp_path)), str(tmp_path / "run"))
@@ -140,7 +141,7 @@ def test_readers_and_residencies_give_one_result(tmp_path):
         assert other == pytest.approx(results[0], rel=1e-5)
 
 
-def test_a_run_starts_from_the_encoder_of_another(tmp_path, capsys):
+def test_a_run_starts_from_the_encoder_of_another(tmp_path, one_device, capsys):
     config = shrink(stanford_archive(tmp_path))
     train(config, str(tmp_path / "first"))
     config.init_from = str(tmp_path / "first" / "encoder.safetensors")
@@ -154,7 +155,7 @@ def test_a_run_starts_from_the_encoder_of_another(tmp_path, capsys):
     assert second["start"]["eval/map10"] == first["final"]["eval/map10"] != first["start"]["eval/map10"]
 
 
-def test_the_example_of_the_documentation_runs_as_it_is_printed(tmp_path):
+def test_the_example_of_the_documentation_runs_as_it_is_printed(tmp_path, one_device):
     """Two classes, and nothing set but the root: all else must fit itself to the data."""
     config = folder.get_config()
     config.data.root = str(layouts.class_folders(tmp_path / "photos", {"oak": 6, "pine": 5}))
