@@ -245,7 +245,7 @@ def own_features(tmp_path):
     return config
 
 
-def test_a_run_says_what_became_of_its_clients(tmp_path, capsys):
+def test_a_run_says_what_became_of_its_clients(tmp_path, one_device, capsys):
     config = own_features(tmp_path)
     config.faults.dropout, config.over_selection, config.server.clip_quantile = 1.0, 0.5, 0.5
     config.data.residency = "host"
@@ -256,14 +256,14 @@ def test_a_run_says_what_became_of_its_clients(tmp_path, capsys):
     assert "dropped out" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_server_that_cannot_move_ends_the_run(tmp_path):
+def test_a_server_that_cannot_move_ends_the_run(tmp_path, one_device):
     config = own_features(tmp_path)
     config.server.optimizer, config.server.options = "adam", "eps=0"  # 0 / 0 in rows that nobody asked for
     with pytest.raises(UserError, match="the server cannot take the step of round 1"):
         train(config, str(tmp_path / "run"))
 
 
-def test_centralized_runs_have_no_clients_to_lose(tmp_path, capsys):
+def test_centralized_runs_have_no_clients_to_lose(tmp_path, one_device, capsys):
     config = own_features(tmp_path)
     config.method, config.faults.dropout, config.client.learning_rate = "centralized", 0.5, 0.1
     train(config, str(tmp_path / "run"))

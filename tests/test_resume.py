@@ -26,6 +26,8 @@ from fedss_jax.metrics import Workdir
 from fedss_jax.train import train
 from fedss_jax.types import UserError
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 ROUNDS, EVERY, KILLS = 240, 3, 20
 SECONDS = 300  # for what ought to come soon; only a hang takes so long
 

@@ -14,6 +14,8 @@ from fedss_jax.score import score, score_run
 from fedss_jax.train import train
 from fedss_jax.types import UserError
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def config_of(folder, task: str) -> ConfigDict:
     rng = np.random.default_rng(0)
